@@ -1,0 +1,39 @@
+# Everything sets itself up: .venv is made when it is missing, and made again when what it is made from changes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-slow lint types bench clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "lben needs Python 3.10 or later: make PYTHON=...")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(READY)  ## train a bounded and an unbounded network on embedded MNIST and compare them
+	$(BIN)/python examples/demo.py
+
+test: $(READY)  ## run the tests
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-slow: $(READY)  ## run the checks that take minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)  ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)  ## check types
+	$(BIN)/mypy
+
+bench: $(READY)  ## measure speed ratios and write benchmarks/results
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## remove everything that was made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,67 @@
+"""Checks of arguments: one clear sentence with the offending value, before anything is computed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lben.errors import InvalidInput
+
+FLOATS = (torch.float32, torch.float64)
+
+
+def positive(name: str, value: float) -> float:
+    """`value` as a float if it is a finite number above zero."""
+    number = _number(name, value)
+    if not (math.isfinite(number) and number > 0):
+        raise InvalidInput(f"{name} must be a finite number above 0, not {value}.")
+    return number
+
+
+def count(name: str, value: int) -> int:
+    """`value` if it is an integer of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidInput(f"{name} must be an integer of at least 1, not {value!r}.")
+    return value
+
+
+def _number(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidInput(f"{name} must be a number, not {value!r}.")
+    return float(value)
+
+
+def floating(name: str, tensor: Tensor) -> Tensor:
+    """`tensor` if it is a real tensor of single or double precision."""
+    if not isinstance(tensor, Tensor):
+        raise InvalidInput(f"{name} must be a torch.Tensor, not {type(tensor).__name__}.")
+    if tensor.dtype not in FLOATS:
+        raise InvalidInput(f"{name} must be float32 or float64, not {str(tensor.dtype)[6:]}: convert it first.")
+    return tensor
+
+
+def finite(name: str, tensor: Tensor) -> Tensor:
+    """`tensor` if it has no NaN and no infinity."""
+    bad = ~torch.isfinite(tensor)
+    if bool(bad.any()):
+        where = tuple(int(i) for i in bad.nonzero()[0])
+        raise InvalidInput(f"{name} holds {float(tensor[where])} at index {where}: every entry must be finite.")
+    return tensor
+
+
+def features(name: str, tensor: Tensor, size: int, like: Tensor) -> Tensor:
+    """`tensor` if its last dimension is `size` and it shares dtype and device with `like`."""
+    floating(name, tensor)
+    if tensor.dim() == 0 or tensor.shape[-1] != size:
+        raise InvalidInput(
+            f"{name} must have {size} features in its last dimension, but its shape is {tuple(tensor.shape)}."
+        )
+    if tensor.dtype != like.dtype:
+        raise InvalidInput(
+            f"{name} is {str(tensor.dtype)[6:]} but the network is {str(like.dtype)[6:]}: convert one of them."
+        )
+    if tensor.device != like.device:
+        raise InvalidInput(f"{name} is on {tensor.device} but the network is on {like.device}: move one of them.")
+    return tensor

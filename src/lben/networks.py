@@ -1,0 +1,318 @@
+"""Equilibrium networks: z = sigma(W z + U x + bz), y = Wo z + by (Equation `implicit`)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lben import checks
+from lben.activations import Activation, ReLU
+from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
+from lben.implicit import equilibrium
+from lben.normalize import Normalize
+from lben.operators import DenseOperator
+from lben.parameterize import LipschitzBounded, Monotone, Parameterization, Unconstrained, WellPosed
+from lben.solvers.base import OnFailure, Problem, Solution, Solver, solve
+from lben.solvers.peaceman_rachford import PeacemanRachford
+from lben.weights import Weights
+
+BoundDomain = Literal["input", "pixels"]
+Network = TypeVar("Network", bound="EquilibriumNetwork")
+
+
+class EquilibriumNetwork(nn.Module):
+    """A parameterization, an activation and a solver, with an optional `Normalize` in front.
+
+    x has shape (..., in_features); extra leading dimensions are all batch. A bias given with x, of shape
+    (..., hidden_features), is added to U x + bz.
+    """
+
+    def __init__(
+        self,
+        parameterization: Parameterization,
+        activation: Activation,
+        solver: Solver | None,
+        normalize: Normalize | None,
+    ) -> None:
+        super().__init__()
+        self.parameterization = parameterization
+        self.normalize = normalize
+        self.activation = activation
+        self.solver = PeacemanRachford() if solver is None else solver
+        self._kept: tuple[list[Tensor], DenseOperator] | None = None
+        if not isinstance(activation, Activation):
+            raise InvalidInput(f"activation must be one of lben's, such as lben.ReLU(), not {activation!r}.")
+        if activation.units not in (None, self.hidden_features):
+            raise InvalidInput(f"{activation.units} activations were given for {self.hidden_features} units.")
+        if normalize is not None and normalize.features not in (1, self.in_features):
+            raise InvalidInput(f"normalize has {normalize.features} features, but the network {self.in_features}.")
+
+    @property
+    def in_features(self) -> int:
+        return self.parameterization.U.shape[1]
+
+    @property
+    def hidden_features(self) -> int:
+        return self.parameterization.U.shape[0]
+
+    @property
+    def out_features(self) -> int:
+        return self.parameterization.Wo.shape[0]
+
+    @property
+    def gamma(self) -> float | None:
+        """The prescribed Lipschitz bound from network input to output; None if none was prescribed."""
+        return self.parameterization.gamma
+
+    @property
+    def solver(self) -> Solver:
+        """The method that finds equilibria, forward and backward; assign another at any time."""
+        return self._solver
+
+    @solver.setter
+    def solver(self, solver: Solver) -> None:
+        if not isinstance(solver, Solver):
+            raise InvalidInput(f"solver must be one of lben's, such as lben.PeacemanRachford(), not {solver!r}.")
+        self._solver = solver
+
+    def weights(self) -> Weights:
+        """The explicit weights, as differentiable functions of the free variables."""
+        weights: Weights = self.parameterization()
+        return weights
+
+    def forward(self, x: Tensor, *, bias: Tensor | None = None) -> Tensor:
+        """y, of shape (..., out_features)."""
+        b = self._bias(x, bias)
+        z = equilibrium(self._operator(), self.activation, _rows(b), self.solver, on_failure=self._on_failure())
+        return F.linear(z.reshape(b.shape), self.parameterization.Wo, self.parameterization.by)
+
+    def solve(
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        start: Tensor | Solution | None = None,
+        keep_history: bool = False,
+    ) -> Solution:
+        """The equilibrium at x with its residuals; its z is differentiable as the network's is.
+
+        `start` is a z or an earlier solution to start from; `keep_history` keeps the residuals of every check.
+        """
+        b = self._bias(x, bias)
+        operator, rows, on_failure = self._operator(), _rows(b), self._on_failure()
+        problem = Problem(operator, self.activation, rows.detach())
+        flat = solve(self.solver, problem, start=start, keep_history=keep_history, on_failure=on_failure)
+        z = equilibrium(operator, self.activation, rows, self.solver, on_failure=on_failure, solution=flat)
+        return flat.reshape(z, b.shape[:-1])
+
+    def bound(self, domain: BoundDomain = "input") -> float:
+        """A Lipschitz bound, checked now from the weights in double precision.
+
+        It is gamma where one was prescribed, else |Wo Lam^(-1/2)| |Lam^(1/2) U| / m. `domain` says where distances
+        between inputs are measured: at the network's input, after `Normalize`, or in pixels, before it.
+        """
+        if domain not in ("input", "pixels"):
+            raise InvalidInput(f'domain must be "input" or "pixels", not {domain!r}.')
+        if domain == "pixels" and self.normalize is None:
+            raise InvalidInput("A bound in pixels needs a network made with normalize=Normalize(mean, std).")
+        with torch.no_grad():
+            weights = self.weights().to(torch.float64).validate()
+            value = _product_bound(weights) if self.gamma is None else _check_bound(weights, self.gamma)
+        return value * (self.normalize.gain if domain == "pixels" and self.normalize is not None else 1.0)
+
+    def _bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """U x + bz, and the bias from outside if there is one."""
+        U, bz = self.parameterization.U, self.parameterization.bz
+        checks.features("x", x, self.in_features, U)
+        scaled = x if self.normalize is None else self.normalize(x)
+        b = F.linear(scaled, U, bz)
+        if bias is not None:
+            b = b + checks.features("bias", bias, self.hidden_features, U)
+        if not math.isfinite(b.detach().sum()):  # a cheap sign that something is amiss; find out what
+            checks.finite("x", x)
+            for name, parameter in self.named_parameters():
+                checks.finite(name, parameter)
+            checks.finite("the hidden bias U x + bz", b)
+        return b
+
+    def _operator(self) -> DenseOperator:
+        """The operator of W; in evaluation it is kept, with its factors, until a free variable changes.
+
+        Values are compared, not version counters, since those miss changes through `.data`.
+        """
+        W, lam = self.parameterization.hidden_weight(), self.parameterization.metric()
+        if self.training:
+            return DenseOperator(W, lam, monotonicity_bound=self.parameterization.monotonicity())
+        now = [W] if lam is None else [W, lam]
+        if self._kept is None or not _same(self._kept[0], now):
+            kept = [tensor.detach().clone() for tensor in now]
+            self._kept = kept, DenseOperator(*kept)
+        return self._kept[1].rebind(W)
+
+    def _on_failure(self) -> OnFailure:
+        return self.solver.on_failure or ("fallback" if self.training else "raise")
+
+    def extra_repr(self) -> str:
+        sizes = f"{self.in_features}, {self.hidden_features}, {self.out_features}"
+        gamma = "" if self.gamma is None else f", gamma={self.gamma:.4g}"
+        return f"{sizes}{gamma}, activation={self.activation!r}, solver={self.solver!r}"
+
+    def _assign(self: Network, weights: Weights) -> Network:
+        self.to(device=weights.W.device, dtype=weights.W.dtype)
+        self.parameterization.assign(weights.detach().validate())
+        return self
+
+
+class LBEN(EquilibriumNetwork):
+    """A Lipschitz-bounded equilibrium network.
+
+    With `gamma`, the map from x to y is gamma-Lipschitz in the l2 norm, whatever the free variables are; with
+    gamma=None it is well-posed, with some finite bound. `epsilon` > 0 is the room left in the condition: larger
+    makes equilibria easier to find, smaller makes more networks reachable.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        *,
+        gamma: float | None = None,
+        epsilon: float = 1.0,
+        activation: Activation = ReLU(),  # noqa: B008 (frozen)
+        solver: Solver | None = None,
+        normalize: Normalize | None = None,
+    ) -> None:
+        sizes = (in_features, hidden_features, out_features)
+        super().__init__(
+            WellPosed(*sizes, epsilon) if gamma is None else LipschitzBounded(*sizes, gamma, epsilon),
+            activation,
+            solver,
+            normalize,
+        )
+
+    @classmethod
+    def from_weights(
+        cls,
+        weights: Weights,
+        *,
+        gamma: float | None = None,
+        epsilon: float = 1.0,
+        activation: Activation = ReLU(),  # noqa: B008
+        solver: Solver | None = None,
+        normalize: Normalize | None = None,
+    ) -> LBEN:
+        """The LBEN of these weights, in the metric they carry; gamma is theirs unless given.
+
+        epsilon becomes what the weights leave room for, if that is less. Raises NotWellPosed or BoundNotMet.
+        """
+        sizes = (weights.in_features, weights.hidden_features, weights.out_features)
+        net = cls(
+            *sizes,
+            gamma=weights.gamma if gamma is None else gamma,
+            epsilon=epsilon,
+            activation=activation,
+            solver=solver,
+            normalize=normalize,
+        )
+        return net._assign(weights)
+
+
+class MON(EquilibriumNetwork):
+    """A monotone operator equilibrium network (Winston & Kolter 2020): well-posed in the Euclidean metric."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        *,
+        epsilon: float = 1.0,
+        activation: Activation = ReLU(),  # noqa: B008
+        solver: Solver | None = None,
+        normalize: Normalize | None = None,
+    ) -> None:
+        super().__init__(Monotone(in_features, hidden_features, out_features, epsilon), activation, solver, normalize)
+
+    @classmethod
+    def from_weights(
+        cls,
+        weights: Weights,
+        *,
+        epsilon: float = 1.0,
+        activation: Activation = ReLU(),  # noqa: B008
+        solver: Solver | None = None,
+        normalize: Normalize | None = None,
+    ) -> MON:
+        """The MON of these weights, whose metric is the Euclidean one whatever they carry; raises NotWellPosed."""
+        sizes = (weights.in_features, weights.hidden_features, weights.out_features)
+        net = cls(*sizes, epsilon=epsilon, activation=activation, solver=solver, normalize=normalize)
+        return net._assign(weights)
+
+
+class UnconstrainedEN(EquilibriumNetwork):
+    """An equilibrium network whose W is free: it may have no equilibrium, or many, and nothing is proved of it."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        *,
+        activation: Activation = ReLU(),  # noqa: B008
+        solver: Solver | None = None,
+        normalize: Normalize | None = None,
+    ) -> None:
+        super().__init__(Unconstrained(in_features, hidden_features, out_features), activation, solver, normalize)
+
+    @classmethod
+    def from_weights(
+        cls,
+        weights: Weights,
+        *,
+        activation: Activation = ReLU(),  # noqa: B008
+        solver: Solver | None = None,
+        normalize: Normalize | None = None,
+    ) -> UnconstrainedEN:
+        """The unconstrained network of these weights; their metric is forgotten, for training would void it."""
+        sizes = (weights.in_features, weights.hidden_features, weights.out_features)
+        net = cls(*sizes, activation=activation, solver=solver, normalize=normalize)
+        return net._assign(weights)
+
+
+def _rows(b: Tensor) -> Tensor:
+    return b.reshape(-1, b.shape[-1])
+
+
+def _same(kept: list[Tensor], now: list[Tensor]) -> bool:
+    return len(kept) == len(now) and all(
+        a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(kept, now, strict=True)
+    )
+
+
+def _check_bound(weights: Weights, gamma: float) -> float:
+    smallest = float(torch.linalg.eigvalsh(weights.condition(gamma))[0])
+    if not smallest > 0:
+        raise BoundNotMet(
+            f"Rounding has broken the bound gamma = {gamma}: the smallest eigenvalue of Condition lipschitz is "
+            f"{smallest:.6g}. Use float64, or smaller free variables.",
+            smallest,
+        )
+    return gamma
+
+
+def _product_bound(weights: Weights) -> float:
+    """|Wo Lam^(-1/2)| |Lam^(1/2) U| / m in the metric Lambda."""
+    m = DenseOperator(weights.W, weights.lam).monotonicity
+    if not m > 0:
+        raise NotWellPosed(
+            f"No bound is known for these weights: in their metric I - W is not monotone (m = {m:.6g}).", 2 * m
+        )
+    root = weights.metric().sqrt()
+    out = torch.linalg.matrix_norm(weights.Wo / root, 2)
+    into = torch.linalg.matrix_norm(root[:, None] * weights.U, 2)
+    return float(out * into / m)

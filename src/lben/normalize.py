@@ -1,0 +1,53 @@
+"""The first stage of a network that takes pixels: a shift and a scale that bounds account for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lben import checks
+from lben.errors import InvalidInput
+
+
+class Normalize(nn.Module):
+    """x -> (x - mean)/std, with one mean and std for all features or one for each.
+
+    It multiplies a Lipschitz bound by `gain` = 1/min(std): the bound from pixels is that from its output times this.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: float | Sequence[float] | Tensor, std: float | Sequence[float] | Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", _statistic("mean", mean))
+        self.register_buffer("std", _statistic("std", std))
+        if not bool((self.std > 0).all()):
+            raise InvalidInput(f"std must be above 0 in every entry, but its smallest is {float(self.std.min()):.6g}.")
+
+    @property
+    def features(self) -> int:
+        """The number of features it is made for; 1 if it fits any."""
+        return max(self.mean.numel(), self.std.numel())
+
+    @property
+    def gain(self) -> float:
+        """The Lipschitz constant of this stage."""
+        return 1 / float(self.std.min())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.std
+
+    def extra_repr(self) -> str:
+        if self.features > 1:
+            return f"features={self.features}"
+        return f"mean={float(self.mean):.4g}, std={float(self.std):.4g}"
+
+
+def _statistic(name: str, value: float | Sequence[float] | Tensor) -> Tensor:
+    tensor = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone().reshape(-1)
+    if tensor.numel() == 0:
+        raise InvalidInput(f"{name} must be a number or one number a feature, but it is empty.")
+    return checks.finite(name, tensor)

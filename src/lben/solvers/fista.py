@@ -1,0 +1,60 @@
+"""FISTA (Equation `fista`), with the guard it needs where W is not symmetric in the metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lben.operators import DenseOperator
+from lben.solvers.base import Iteration, Problem, Solution
+from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
+
+
+@dataclass(frozen=True, kw_only=True)
+class FISTA(Splitting):
+    """Forward-backward steps with Nesterov's momentum.
+
+    It is proved to converge for S = 0 only, that is, where Lambda W is symmetric. Elsewhere momentum can diverge,
+    so each sample watches its own steps: where a step grows or turns against the momentum, the momentum is dropped,
+    and what is left is forward-backward splitting, which converges at the step c.
+    """
+
+    def automatic_alpha(self, operator: DenseOperator) -> float:
+        """1/L where Lambda W is symmetric, else c, which is at most 1/L; with m <= 0 1/L is a guess."""
+        return operator.forward_step()
+
+    def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
+        return _Fista(problem, self.step_size(problem.operator), start)
+
+
+class _Fista(SplittingIteration):
+    def __init__(self, problem: Problem, alpha: float, start: Tensor | Solution | None) -> None:
+        super().__init__(problem, alpha)
+        self.z = starting_z(problem, start)
+        self.u = self.z
+        self.t = torch.ones_like(self.z[:, :1])
+        self.length = torch.full_like(self.t, torch.inf)
+        lam = problem.operator.lam
+        self.metric = torch.ones_like(self.z[:1]) if lam is None else lam
+
+    def advance(self, steps: int) -> None:
+        for _ in range(steps):
+            self._step()
+
+    def _step(self) -> None:
+        """u is the sequence of the paper, z the extrapolated point."""
+        forward = torch.lerp(self.z, self.product(self.z, self.problem.b), self.alpha)
+        u = self.problem.activation.prox(forward, self.alpha)
+        step = u - self.u
+        length = (step**2 * self.metric).sum(-1, keepdim=True)
+        against = ((self.z - u) * step * self.metric).sum(-1, keepdim=True) > 0
+        restart = against | (length > self.length)
+        t = torch.where(restart, 1.0, (1 + torch.sqrt(1 + 4 * self.t**2)) / 2)
+        momentum = torch.where(restart, 0.0, (self.t - 1) / t)
+        self.u, self.z = u, u + momentum * step
+        self.t, self.length = t, torch.where(restart, torch.inf, length)
+
+    def candidate(self) -> Tensor:
+        return self.u

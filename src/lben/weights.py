@@ -1,0 +1,97 @@
+"""The explicit weights of an equilibrium network: a plain frozen record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from lben import checks
+from lben.errors import InvalidInput
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """z = sigma(W z + U x + bz), y = Wo z + by (Equation `implicit`), with what proves it.
+
+    Shapes: W (n, n), U (n, d), bz (n,), Wo (p, n), by (p,), lam (n,) or None.
+    `lam` is the diagonal of the metric Lambda of Conditions `W` and `lipschitz`; None where none is known.
+    `gamma` is the Lipschitz bound that `lam` is meant to prove; None where only well-posedness is meant.
+    """
+
+    W: Tensor
+    U: Tensor
+    bz: Tensor
+    Wo: Tensor
+    by: Tensor
+    lam: Tensor | None = None
+    gamma: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, tensor in self.tensors().items():
+            checks.floating(name, tensor)
+            if tensor.dtype != self.W.dtype or tensor.device != self.W.device:
+                raise InvalidInput(
+                    f"{name} is {tensor.dtype} on {tensor.device}, but W is {self.W.dtype} on {self.W.device}."
+                )
+        n, p = self.bz.shape[-1] if self.bz.dim() else 0, self.by.shape[-1] if self.by.dim() else 0
+        d = self.U.shape[-1] if self.U.dim() else 0
+        if min(n, d, p) < 1:
+            raise InvalidInput(f"A network needs inputs, units and outputs, but has {d}, {n} and {p} of them.")
+        expected = {"W": (n, n), "U": (n, d), "bz": (n,), "Wo": (p, n), "by": (p,), "lam": (n,)}
+        for name, tensor in self.tensors().items():
+            if tuple(tensor.shape) != expected[name]:
+                raise InvalidInput(f"{name} must have shape {expected[name]}, not {tuple(tensor.shape)}.")
+        if self.gamma is not None:
+            checks.positive("gamma", self.gamma)
+
+    @property
+    def in_features(self) -> int:
+        return self.U.shape[1]
+
+    @property
+    def hidden_features(self) -> int:
+        return self.W.shape[0]
+
+    @property
+    def out_features(self) -> int:
+        return self.Wo.shape[0]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name, without a metric that is not there."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "gamma"}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    def detach(self) -> Weights:
+        """The same numbers without their history."""
+        return replace(self, **{name: tensor.detach() for name, tensor in self.tensors().items()})
+
+    def to(self, target: torch.dtype | torch.device | str) -> Weights:
+        """The same weights in another dtype or on another device."""
+        return replace(self, **{name: tensor.to(target) for name, tensor in self.tensors().items()})
+
+    def validate(self) -> Weights:
+        """These weights, if every entry is finite and the metric is positive."""
+        for name, tensor in self.tensors().items():
+            checks.finite(name, tensor)
+        if self.lam is not None and not bool((self.lam > 0).all()):
+            raise InvalidInput(f"lam must be positive in every entry, but its smallest is {float(self.lam.min()):.6g}.")
+        return self
+
+    def metric(self) -> Tensor:
+        """The diagonal of Lambda; ones (the Euclidean metric) where none is known."""
+        return torch.ones_like(self.bz) if self.lam is None else self.lam
+
+    def condition(self, gamma: float | None) -> Tensor:
+        """The matrix that Condition `lipschitz` wants positive definite; that of Condition `W` for gamma None.
+
+        2*Lam - Lam*W - W'*Lam - (Wo'*Wo + Lam*U*U'*Lam)/gamma, of shape (n, n).
+        """
+        lam = self.metric()
+        half = torch.diag(lam) - lam[:, None] * self.W
+        matrix = half + half.T
+        if gamma is not None:
+            scaled = lam[:, None] * self.U
+            matrix = matrix - (self.Wo.T @ self.Wo + scaled @ scaled.T) / gamma
+        return matrix
