@@ -24,6 +24,7 @@ from lben.errors import (
     NotConverged,
     NotWellPosed,
 )
+from lben.files import load, save
 from lben.networks import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
 from lben.normalize import Normalize
 from lben.solvers import FISTA, Anderson, DouglasRachford, ForwardBackward, Newton, PeacemanRachford, Solution, Solver
@@ -64,4 +65,6 @@ __all__ = [
     "Tanh",
     "UnconstrainedEN",
     "Weights",
+    "load",
+    "save",
 ]

@@ -73,9 +73,9 @@ class Activation(ABC):
         v: Tensor = Preimage.apply(u, alpha, self)  # type: ignore[no-untyped-call]
         return self(v)
 
-    def reflected_prox(self, u: Tensor, alpha: float) -> Tensor:
-        """2*prox^alpha_f(u) - u, the Cayley operator of the subdifferential of f."""
-        return 2 * self.prox(u, alpha) - u
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        """u -> 2*prox^alpha_f(u) - u, the Cayley operator of the subdifferential of f."""
+        return lambda u: 2 * self.prox(u, alpha) - u
 
     def rows(self, index: Tensor) -> Activation:
         """The activation of some samples of a batch: itself, unless it differs between samples."""
@@ -118,10 +118,10 @@ class ReLU(_OwnProx):
         return torch.relu(v)
 
     def derivative(self, v: Tensor) -> Tensor:
-        return (v > 0).to(v.dtype)
+        return torch.relu(v).sign()
 
-    def reflected_prox(self, u: Tensor, alpha: float) -> Tensor:
-        return u.abs()
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        return torch.abs
 
 
 @dataclass(frozen=True)
@@ -330,7 +330,7 @@ class PerUnit(Activation):
         return tuple(a.domain for a in self.activations)
 
     def __repr__(self) -> str:
-        return f"PerUnit({list(self.activations)!r})"
+        return f"PerUnit({', '.join(f'{len(index)} x {a!r}' for a, index in self._groups)})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PerUnit) and self.activations == other.activations

@@ -51,6 +51,16 @@ def finite(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
+def finite_sum(result: Tensor, **causes: Tensor | None) -> None:
+    """Pass a `result` whose sum is finite at the cost of one call; else name the first cause that is not finite."""
+    if math.isfinite(float(result.detach().sum())):
+        return
+    for name, tensor in causes.items():
+        if tensor is not None:
+            finite(name, tensor)
+    finite("U x + bz", result)
+
+
 def features(name: str, tensor: Tensor, size: int, like: Tensor) -> Tensor:
     """`tensor` if its last dimension is `size` and it shares dtype and device with `like`."""
     floating(name, tensor)

@@ -7,7 +7,9 @@ derivative of every order, and the solver, the step and the factor of the forwar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +29,6 @@ class Gain(Activation):
     def __init__(self, j: Tensor, binary: bool = False) -> None:
         self.j = j
         self.binary = binary
-        self._reflection: tuple[float, Tensor] | None = None
 
     def __call__(self, v: Tensor) -> Tensor:
         return self.j * v
@@ -39,13 +40,14 @@ class Gain(Activation):
         return torch.where(z == 0, 0.0, (1 / self.j - 1) / 2 * z**2)
 
     def prox(self, u: Tensor, alpha: float) -> Tensor:
-        return u * self.j if self.binary else u * self.j / torch.lerp(self.j, torch.ones_like(self.j), alpha)
+        return u * self._prox_gain(alpha)
 
-    def reflected_prox(self, u: Tensor, alpha: float) -> Tensor:
-        if self._reflection is None or self._reflection[0] != alpha:
-            gain = self.j if self.binary else self.j / torch.lerp(self.j, torch.ones_like(self.j), alpha)
-            self._reflection = alpha, (2 * gain).sub_(1)
-        return u * self._reflection[1]
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        gain = self._prox_gain(alpha)
+        return partial(torch.mul, gain + (gain - 1))
+
+    def _prox_gain(self, alpha: float) -> Tensor:
+        return self.j if self.binary else self.j / torch.lerp(self.j, torch.ones_like(self.j), alpha)
 
     def rows(self, index: Tensor) -> Activation:
         return Gain(self.j[index], self.binary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, TypeVar
 
 import torch
@@ -12,6 +11,7 @@ from torch.nn import functional as F
 from lben import checks
 from lben.activations import Activation, ReLU
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
+from lben.fused import fused_equilibrium
 from lben.implicit import equilibrium
 from lben.normalize import Normalize
 from lben.operators import DenseOperator
@@ -86,9 +86,14 @@ class EquilibriumNetwork(nn.Module):
 
     def forward(self, x: Tensor, *, bias: Tensor | None = None) -> Tensor:
         """y, of shape (..., out_features)."""
-        b = self._bias(x, bias)
-        z = equilibrium(self._operator(), self.activation, _rows(b), self.solver, on_failure=self._on_failure())
-        return F.linear(z.reshape(b.shape), self.parameterization.Wo, self.parameterization.by)
+        p, on_failure = self.parameterization, self._on_failure()
+        if self.training and isinstance(p, Monotone):
+            scaled, rows = self._scaled(x), self._outside(x, bias)
+            z = fused_equilibrium(p, _rows(scaled), rows, self.activation, self.solver, on_failure)
+        else:
+            b = _rows(self._bias(x, bias))
+            z = equilibrium(self._operator(), self.activation, b, self.solver, on_failure=on_failure)
+        return F.linear(z, p.Wo, p.by).reshape(*x.shape[:-1], self.out_features)
 
     def solve(
         self,
@@ -124,19 +129,25 @@ class EquilibriumNetwork(nn.Module):
             value = _product_bound(weights) if self.gamma is None else _check_bound(weights, self.gamma)
         return value * (self.normalize.gain if domain == "pixels" and self.normalize is not None else 1.0)
 
+    def _scaled(self, x: Tensor) -> Tensor:
+        """x at the network's input: checked, and normalised if there is a `Normalize`."""
+        checks.features("x", x, self.in_features, self.parameterization.U)
+        return x if self.normalize is None else self.normalize(x)
+
+    def _outside(self, x: Tensor, bias: Tensor | None) -> Tensor | None:
+        """The bias from outside, one row for each of x."""
+        if bias is None:
+            return None
+        checks.features("bias", bias, self.hidden_features, self.parameterization.U)
+        return _rows(bias.expand(*x.shape[:-1], self.hidden_features))
+
     def _bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """U x + bz, and the bias from outside if there is one."""
-        U, bz = self.parameterization.U, self.parameterization.bz
-        checks.features("x", x, self.in_features, U)
-        scaled = x if self.normalize is None else self.normalize(x)
-        b = F.linear(scaled, U, bz)
+        """U x + bz, and the bias from outside if there is one, with the shape of the batch."""
+        p = self.parameterization
+        b = F.linear(self._scaled(x), p.U, p.bz)
         if bias is not None:
-            b = b + checks.features("bias", bias, self.hidden_features, U)
-        if not math.isfinite(b.detach().sum()):  # a cheap sign that something is amiss; find out what
-            checks.finite("x", x)
-            for name, parameter in self.named_parameters():
-                checks.finite(name, parameter)
-            checks.finite("the hidden bias U x + bz", b)
+            b = b + checks.features("bias", bias, self.hidden_features, p.U)
+        checks.finite_sum(b, x=x, bias=bias, **dict(p.named_parameters()))
         return b
 
     def _operator(self) -> DenseOperator:

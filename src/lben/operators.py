@@ -38,17 +38,16 @@ class _Facts:
     def quick(self) -> tuple[float, float]:
         """Estimates of m and c in a few cheap calls, good to a factor that the choice of a step forgives.
 
-        m lies between its lower bound and the smallest diagonal entry of A, and L between the largest norm of a
-        column of A and the Frobenius norm: the geometric mean of either pair, and c = 1/L.
+        m lies between its lower bound and the smallest diagonal entry of A, and |A - I| between the largest norm of
+        a column and the Frobenius norm: the geometric mean of either pair, and c = 1/L with L = 1 + |A - I|.
         """
-        A = self.W.neg()
-        A.diagonal().add_(1)
-        highest = float(A.diagonal().min())
+        highest = 1 - float(self.W.diagonal().max())
+        scaled = self.W
         if self.lam is not None:
             root = self.lam.sqrt()
-            A = A.mul_(root[:, None]).div_(root)
-        columns = torch.linalg.vector_norm(A, dim=0)
-        norm = math.sqrt(float(columns.max()) * float(torch.linalg.vector_norm(columns)))
+            scaled = (scaled / root).mul_(root[:, None])
+        columns = torch.linalg.vector_norm(scaled, dim=0)
+        norm = 1 + math.sqrt(float(columns.max()) * float(torch.linalg.vector_norm(columns)))
         return math.sqrt(max(self.monotonicity_bound or 0.0, 0.0) * max(highest, 0.0)), 1 / norm
 
     @cached_property
@@ -159,7 +158,7 @@ class DenseOperator:
     def balanced_step(self) -> float:
         """sqrt(c/m), or 1/L where m <= 0."""
         m, c = self._pace()
-        return math.sqrt(c / m) if m > 0 and c > 0 else 1 / self.norm
+        return math.sqrt(c / m) if m > 0 and c > 0 else self._guess()
 
     def expected_rate(self) -> float:
         """About how much a Peaceman-Rachford iteration at the balanced step shrinks the error; 1 if unknown.
@@ -180,4 +179,8 @@ class DenseOperator:
 
     def forward_step(self) -> float:
         """c, or 1/L where m <= 0."""
-        return self.cocoercivity if self.monotonicity > 0 and self.cocoercivity > 0 else 1 / self.norm
+        return self.cocoercivity if self.monotonicity > 0 and self.cocoercivity > 0 else self._guess()
+
+    def _guess(self) -> float:
+        """1/L, or 1 where W = I."""
+        return 1 / self.norm if self.norm > 0 else 1.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,12 +23,56 @@ from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.weights import Weights
 
 
-class DirectW(torch.autograd.Function):
-    """W from V, N, d, U and Wo, with the backward written by hand: a third of the calls of autograd's own.
+@dataclass(frozen=True, eq=False)
+class Direct:
+    """W of the direct forms, and what its gradient needs again.
 
-    d is None in the monotone form, U and Wo are None without gamma. The backward is made of differentiable calls,
-    so that second derivatives are right too.
+    `gram` is Lam U U' Lam. lam, psi and gram are None in the forms that lack them.
     """
+
+    W: Tensor
+    psi: Tensor | None
+    lam: Tensor | None
+    gram: Tensor | None
+
+    @staticmethod
+    def build(
+        V: Tensor, N: Tensor, d: Tensor | None, U: Tensor, Wo: Tensor, gamma: float | None, epsilon: Tensor
+    ) -> Direct:
+        """The equation at the head of this file, in place."""
+        M = torch.addmm(N, V.T, V).sub_(N.T)
+        M.diagonal().add_(epsilon)
+        psi = lam = gram = None
+        if d is not None:
+            psi = torch.exp(d)
+            lam = psi.reciprocal()
+            if gamma is not None:
+                gram = torch.mm(U, U.T).mul_(lam).mul_(lam[:, None])
+                M.add_(gram, alpha=0.5 / gamma).addmm_(Wo.T, Wo, alpha=0.5 / gamma)
+            M.mul_(psi[:, None])
+        W = M.neg_()
+        W.diagonal().add_(1)
+        return Direct(W, psi, lam, gram)
+
+    def pullback(
+        self, G: Tensor, V: Tensor, U: Tensor, Wo: Tensor, gamma: float | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """From the gradient G of W to those of V, N, d, U and Wo, by calls that can be differentiated again."""
+        H = -G if self.psi is None else G * -self.psi[:, None]
+        both = H + H.T
+        grad_d = grad_U = grad_Wo = None
+        if self.psi is not None:
+            grad_d = torch.linalg.vecdot(G, self.W) - G.diagonal()
+        if gamma is not None and self.lam is not None and self.gram is not None and grad_d is not None:
+            share = 0.5 / gamma
+            grad_d = torch.sub(grad_d, torch.linalg.vecdot(both, self.gram), alpha=share)
+            grad_U = torch.addmm(U, both * self.lam * self.lam[:, None], U, beta=0, alpha=share)
+            grad_Wo = torch.addmm(Wo, Wo, both, beta=0, alpha=share)
+        return V @ both, H - H.T, grad_d, grad_U, grad_Wo
+
+
+class DirectW(torch.autograd.Function):
+    """W from V, N, d, U and Wo, with the backward written by hand: a third of the calls of autograd's own."""
 
     @staticmethod
     def forward(
@@ -35,41 +80,25 @@ class DirectW(torch.autograd.Function):
         V: Tensor,
         N: Tensor,
         d: Tensor | None,
-        U: Tensor | None,
-        Wo: Tensor | None,
+        U: Tensor,
+        Wo: Tensor,
         gamma: float | None,
         epsilon: Tensor,
     ) -> Tensor:
-        M = torch.addmm(N, V.T, V).sub_(N.T)
-        gram = None
-        if gamma is not None and U is not None and Wo is not None and d is not None:
-            lam = torch.exp(-d)
-            gram = torch.mm(U, U.T).mul_(lam).mul_((0.5 / gamma * lam)[:, None])
-            M.add_(gram).addmm_(Wo.T, Wo, alpha=0.5 / gamma)
-        M.diagonal().add_(epsilon)
-        W = M.neg_() if d is None else M.mul_(-torch.exp(d)[:, None])
-        W.diagonal().add_(1)
-        ctx.gamma, ctx.gram = gamma, gram
-        ctx.save_for_backward(V, d, U, Wo, W)
-        return W
+        direct = Direct.build(V, N, d, U, Wo, gamma, epsilon)
+        ctx.gamma, ctx.direct = gamma, direct
+        ctx.save_for_backward(V, d, U, Wo, direct.W)
+        return direct.W
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (G,) = grads
         V, d, U, Wo, W = ctx.saved_tensors
-        H = -G if d is None else G * -torch.exp(d)[:, None]
-        both = H + H.T
-        grad_d = grad_U = grad_Wo = None
-        if d is not None:
-            grad_d = (G * W).sum(1) - G.diagonal()
-        if ctx.gamma is not None:
-            grad_Wo = Wo @ both * (0.5 / ctx.gamma)
-            lam = torch.exp(-d) * math.sqrt(0.5 / ctx.gamma)
-            outer = lam * lam[:, None]
-            grad_U = (both * outer) @ U
-            gram = torch.mm(U, U.T) * outer if torch.is_grad_enabled() else ctx.gram
-            grad_d = grad_d - (both * gram).sum(1)
-        return V @ both, H - H.T, grad_d, grad_U, grad_Wo, None, None
+        direct, gamma = ctx.direct, ctx.gamma
+        if torch.is_grad_enabled() and d is not None:  # a second derivative is wanted: everything with its history
+            lam = torch.exp(-d)
+            gram = None if gamma is None else (U @ U.T) * lam * lam[:, None]
+            direct = Direct(W, torch.exp(d), lam, gram)
+        return *direct.pullback(grads[0], V, U, Wo, gamma), None, None
 
 
 class Parameterization(nn.Module):
@@ -144,7 +173,7 @@ class Monotone(Parameterization):
         self.N = _uniform(hidden_features, hidden_features)
 
     def hidden_weight(self) -> Tensor:
-        return _direct(self.V, self.N, None, None, None, None, self.epsilon)
+        return _direct(self.V, self.N, None, self.U, self.Wo, None, self.epsilon)
 
     def monotonicity(self) -> float | None:
         return float(self.epsilon)
@@ -189,7 +218,7 @@ class WellPosed(Monotone):
         self.d = nn.Parameter(torch.zeros(hidden_features))
 
     def hidden_weight(self) -> Tensor:
-        return _direct(self.V, self.N, self.d, None, None, None, self.epsilon)
+        return _direct(self.V, self.N, self.d, self.U, self.Wo, None, self.epsilon)
 
     def metric(self) -> Tensor | None:
         return torch.exp(-self.d)
@@ -223,13 +252,7 @@ class LipschitzBounded(WellPosed):
 
 
 def _direct(
-    V: Tensor,
-    N: Tensor,
-    d: Tensor | None,
-    U: Tensor | None,
-    Wo: Tensor | None,
-    gamma: float | None,
-    epsilon: Tensor,
+    V: Tensor, N: Tensor, d: Tensor | None, U: Tensor, Wo: Tensor, gamma: float | None, epsilon: Tensor
 ) -> Tensor:
     W: Tensor = DirectW.apply(V, N, d, U, Wo, gamma, epsilon)  # type: ignore[no-untyped-call]
     return W

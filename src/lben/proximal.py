@@ -45,8 +45,8 @@ def solve_preimage(u: Tensor, alpha: float, sigma: Function, derivative: Functio
     The left side rises with a slope between min(alpha, 1) and max(alpha, 1), which gives the bracket;
     where a Newton step leaves it or does not halve the error, the bracket is halved instead.
     """
-    v = u.clone()
-    error = alpha * v + (1 - alpha) * sigma(v) - u
+    v, value = u.clone(), sigma(u)
+    error = alpha * (v - value) + value - u  # in this order nothing cancels where sigma(v) = v
     steep, flat = v - error / max(alpha, 1.0), v - error / min(alpha, 1.0)
     low, high = torch.minimum(flat, steep), torch.maximum(flat, steep)
     eps = 4 * torch.finfo(u.dtype).eps
@@ -57,7 +57,7 @@ def solve_preimage(u: Tensor, alpha: float, sigma: Function, derivative: Functio
         inside = (newton >= low) & (newton <= high) & ~slow
         v = torch.where(done, v, torch.where(inside, newton, (low + high) / 2))
         value = sigma(v)
-        previous, error = error, alpha * v + (1 - alpha) * value - u
+        previous, error = error, alpha * (v - value) + value - u
         done |= error.abs() <= eps * (u.abs() + alpha * v.abs() + abs(1 - alpha) * value.abs())
         if bool(done.all()):
             break
@@ -158,5 +158,5 @@ def dilogarithm(x: Tensor) -> Tensor:
     for k in range(1, 51):
         power = power * small
         series = series + power / k**2
-    reflected = math.pi**2 / 6 - torch.xlogy(torch.log1p(-small), x) - series
+    reflected = math.pi**2 / 6 - torch.xlogy(torch.log1p(-small), small) - series
     return torch.where(x > 0.5, reflected, series)

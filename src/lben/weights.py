@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,11 +67,15 @@ class Weights:
 
     def detach(self) -> Weights:
         """The same numbers without their history."""
-        return replace(self, **{name: tensor.detach() for name, tensor in self.tensors().items()})
+        return self._map(Tensor.detach)
 
     def to(self, target: torch.dtype | torch.device | str) -> Weights:
         """The same weights in another dtype or on another device."""
-        return replace(self, **{name: tensor.to(target) for name, tensor in self.tensors().items()})
+        return self._map(lambda tensor: tensor.to(target))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Weights:
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
+        return replace(self, **changed)
 
     def validate(self) -> Weights:
         """These weights, if every entry is finite and the metric is positive."""

@@ -50,13 +50,20 @@ class Solution:
     v: Tensor
     iterations: int
     residual: Tensor
-    converged: Tensor
     defect: Tensor
     method: str
+    tolerance: float
+    refuted: Tensor | None = None
     alpha: float | None = None
     state: Tensor | None = None
     history: Tensor | None = None
     checked_at: tuple[int, ...] | None = None
+
+    @property
+    def converged(self) -> Tensor:
+        """Which samples are within the tolerance, and not refuted as equilibria by a closer look."""
+        within = self.residual <= self.tolerance
+        return within if self.refuted is None else within & ~self.refuted
 
     def reshape(self, z: Tensor, batch: torch.Size) -> Solution:
         """This solution with a differentiable z, its samples arranged as the batch was."""
@@ -65,7 +72,7 @@ class Solution:
             z=z.reshape(*batch, z.shape[-1]),
             v=self.v.reshape(*batch, z.shape[-1]),
             residual=self.residual.reshape(batch),
-            converged=self.converged.reshape(batch),
+            refuted=None if self.refuted is None else self.refuted.reshape(batch),
             defect=self.defect.reshape(*batch, z.shape[-1]),
             history=None if self.history is None else self.history.reshape(-1, *batch),
         )
@@ -76,11 +83,16 @@ class Solution:
         z is the exact equilibrium for the bias b + W defect, and the map from bias to equilibrium is
         1/m-Lipschitz in the Lambda norm. Infinite where no metric proves m > 0.
         """
-        operator = DenseOperator(weights.W.detach(), weights.lam)
+        return self.error_bound_for(DenseOperator(weights.W.detach(), weights.lam))
+
+    def error_bound_for(self, operator: DenseOperator) -> Tensor:
+        """`error_bound` with the metric and the m of an operator."""
+        flat = self.defect.reshape(-1, operator.size)
+        moved = operator.affine(flat, torch.zeros_like(flat))
+        if operator.lam is not None:
+            moved = moved * operator.lam.sqrt()
+        bound: Tensor = torch.linalg.vector_norm(moved, dim=-1).reshape(self.residual.shape)
         m = operator.monotonicity
-        flat = self.defect.reshape(-1, operator.size).to(weights.W.dtype)
-        moved = operator.affine(flat, torch.zeros_like(flat)) * weights.metric().detach().sqrt()
-        bound = torch.linalg.vector_norm(moved, dim=-1).reshape(self.residual.shape)
         return bound / m if m > 0 else torch.full_like(bound, torch.inf)
 
 
@@ -149,7 +161,8 @@ class Yardstick:
         given = torch.linalg.vector_norm(self.b, dim=-1)
         limits = torch.finfo(size.dtype)
         scale = torch.where(size > 64 * limits.eps * given, size, given.clamp(limits.tiny, 1))
-        return torch.linalg.vector_norm(defect, dim=-1) / scale
+        size_of_defect: Tensor = torch.linalg.vector_norm(defect, dim=-1)
+        return size_of_defect / scale
 
     def measure(self, defect: Tensor, z: Tensor, tolerance: float) -> tuple[Tensor, float, bool]:
         """All residuals, the largest finite one, and whether some sample has overflowed.
@@ -219,9 +232,9 @@ def _run(
         v=v,
         iterations=taken,
         residual=residual,
-        converged=residual <= solver.tolerance,
         defect=defect,
         method=type(solver).__name__,
+        tolerance=solver.tolerance,
         alpha=iteration.alpha,
         state=iteration.u,
         history=torch.stack(history) if keep_history else None,
@@ -246,7 +259,7 @@ def _confirm(solver: Solver, problem: Problem, solution: Solution) -> Solution:
     measure = Yardstick(problem.b).residual
     short = measure(step, solution.z) <= math.sqrt(solver.tolerance)
     falls = measure(after, solution.z) <= 0.3 * measure(before, solution.z) + floor
-    return replace(solution, converged=solution.converged & short & falls)
+    return replace(solution, refuted=~(short & falls))
 
 
 def newton_step(problem: Problem, z: Tensor) -> Tensor:
@@ -258,7 +271,7 @@ def newton_step(problem: Problem, z: Tensor) -> Tensor:
     identity = torch.eye(W.shape[0], dtype=W.dtype, device=W.device)
     rows = max(1, _NEWTON_ENTRIES // W.numel())
     steps = []
-    for j, r in zip(slope.split(rows), defect.split(rows), strict=True):
+    for j, r in zip(torch.split(slope, rows), torch.split(defect, rows), strict=True):
         step, info = torch.linalg.solve_ex(identity - j[:, :, None] * W, -r)
         steps.append(torch.where(info[:, None] == 0, step, torch.nan))
     return torch.cat(steps)
@@ -283,10 +296,11 @@ def _fall_back(solver: Solver, problem: Problem, solution: Solution) -> Solution
     index = failed.nonzero()[:, 0]
     newton = Newton(tolerance=solver.tolerance)
     rescue = solve(newton, problem.rows(index), on_failure="raise")
-    parts = {name: getattr(solution, name).clone() for name in ("z", "v", "residual", "converged", "defect")}
+    parts = {name: getattr(solution, name).clone() for name in ("z", "v", "residual", "defect")}
     for name, whole in parts.items():
         whole[index] = getattr(rescue, name)
-    return replace(solution, iterations=solution.iterations + rescue.iterations, state=None, **parts)
+    iterations = solution.iterations + rescue.iterations
+    return replace(solution, iterations=iterations, refuted=None, state=None, **parts)
 
 
 def _explain(solver: Solver, problem: Problem, solution: Solution) -> str:

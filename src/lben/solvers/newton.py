@@ -13,6 +13,7 @@ from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.solvers.splitting import starting_z
 
 _SAFE_STEPS = 6
+_MOST_STEPS = 192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class Newton(Solver):
     """z+ = z - (I - J W)^-1 (z - sigma(W z + b)), J = sigma'(W z + b): a few steps, each a dense solve a sample.
 
     It starts from six Peaceman-Rachford steps. A sample whose Newton step does not halve its defect goes back to
-    Peaceman-Rachford, twice as long each time, so that every sample converges wherever that method does.
+    Peaceman-Rachford, for longer each time, so that every sample converges wherever that method does.
     For polishing and certifying; too slow for training.
     """
 
@@ -49,7 +50,7 @@ class _Newton(Iteration):
 
     def _safe_point(self) -> Tensor:
         self.safe.advance(self.patience)
-        self.patience = min(2 * self.patience, 1000)
+        self.patience = min(2 * self.patience, _MOST_STEPS)
         return self.safe.candidate()
 
     def _residual(self, z: Tensor) -> Tensor:

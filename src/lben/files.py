@@ -1,0 +1,158 @@
+"""Models on disk: one safetensors file whose header holds a JSON description. No pickle, so no code can run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialize
+from torch import Tensor
+
+from lben import activations, solvers
+from lben.activations import Activation, Elementwise, PerUnit, Scalar
+from lben.errors import InvalidFile, InvalidInput
+from lben.networks import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
+from lben.normalize import Normalize
+from lben.solvers import Anderson, Solver
+
+FORMAT = 1
+_NETWORKS: dict[str, type[LBEN | MON | UnconstrainedEN]] = {c.__name__: c for c in (LBEN, MON, UnconstrainedEN)}
+
+
+def save(net: EquilibriumNetwork, path: str | os.PathLike[str]) -> None:
+    """Write a network to a file: to a temporary one first, so that no half of it is ever left."""
+    if type(net).__name__ not in _NETWORKS:
+        raise InvalidInput(f"lben.save writes {', '.join(_NETWORKS)}, not {type(net).__name__}.")
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
+    text = json.dumps(_describe(net), sort_keys=True)
+    content = serialize(tensors, metadata={"lben": text, "sha256": _digest(text, tensors)})
+    target = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load(path: str | os.PathLike[str]) -> LBEN | MON | UnconstrainedEN:
+    """Read a network that `save` wrote, on the CPU; raises InvalidFile for anything else."""
+    if not Path(path).is_file():
+        raise InvalidFile(f"{path} is not a file.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InvalidFile(f"{path} is not a whole safetensors file: {error}.") from error
+    text = metadata.get("lben")
+    if text is None:
+        raise InvalidFile(f"{path} was not written by lben.save: its header has no description of a network.")
+    if metadata.get("sha256") != _digest(text, tensors):
+        raise InvalidFile(f"{path} was changed after it was written: its checksum does not match its content.")
+    try:
+        description = json.loads(text)
+        if description["format"] != FORMAT:
+            raise InvalidFile(f"{path} has format {description['format']}, but this version of lben reads {FORMAT}.")
+        return _build(description, tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, InvalidFile):
+            raise
+        raise InvalidFile(f"{path} does not describe a network: {type(error).__name__}: {error}") from error
+
+
+def _digest(text: str, tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _describe(net: EquilibriumNetwork) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "network": type(net).__name__,
+        "sizes": [net.in_features, net.hidden_features, net.out_features],
+        "dtype": str(net.parameterization.U.dtype)[6:],
+        "gamma": net.gamma,
+        "activation": _describe_activation(net.activation),
+        "solver": _describe_solver(net.solver),
+        "normalize": None if net.normalize is None else [net.normalize.mean.numel(), net.normalize.std.numel()],
+    }
+
+
+def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> LBEN | MON | UnconstrainedEN:
+    cls = _NETWORKS[description["network"]]
+    activation = _build_activation(description["activation"])
+    solver = _build_solver(description["solver"])
+    sizes = description["normalize"]
+    normalize = None if sizes is None else Normalize(torch.zeros(sizes[0]), torch.ones(sizes[1]))
+    if issubclass(cls, LBEN):
+        net: LBEN | MON | UnconstrainedEN = cls(
+            *description["sizes"],
+            gamma=description["gamma"],
+            activation=activation,
+            solver=solver,
+            normalize=normalize,
+        )
+    else:
+        net = cls(*description["sizes"], activation=activation, solver=solver, normalize=normalize)
+    net.to(getattr(torch, description["dtype"]))
+    net.load_state_dict(tensors)
+    return net
+
+
+def _describe_activation(activation: Activation) -> dict[str, Any]:
+    if isinstance(activation, Elementwise):
+        raise InvalidInput(
+            "A network with an Elementwise activation holds Python code, which lben.save never writes: "
+            "keep its state_dict, and make the network again with the same activation."
+        )
+    name = type(activation).__name__
+    if isinstance(activation, PerUnit):
+        return {"name": name, "activations": [_describe_activation(a) for a in activation.activations]}
+    return {"name": name, **asdict(activation)}  # type: ignore[call-overload]
+
+
+def _build_activation(description: dict[str, Any]) -> Activation:
+    options = dict(description)
+    name = options.pop("name")
+    if name == "PerUnit":
+        parts = [_build_activation(part) for part in options["activations"]]
+        return PerUnit([part for part in parts if isinstance(part, Scalar)])
+    cls = getattr(activations, name) if name in activations.__all__ else None
+    if not (isinstance(cls, type) and issubclass(cls, Scalar)) or cls in (Elementwise, Scalar):
+        raise InvalidFile(f"there is no activation {name!r}")
+    return cls(**options)
+
+
+def _describe_solver(solver: Solver) -> dict[str, Any]:
+    description: dict[str, Any] = {"name": type(solver).__name__, **asdict(solver)}
+    if isinstance(solver, Anderson):
+        description["method"] = _describe_solver(solver.method)
+    return description
+
+
+def _build_solver(description: dict[str, Any]) -> Solver:
+    options = dict(description)
+    name = options.pop("name")
+    if name == "Anderson":
+        options["method"] = _build_solver(options["method"])
+    cls = getattr(solvers, name) if name in solvers.__all__ else None
+    if not (isinstance(cls, type) and issubclass(cls, Solver)) or cls is Solver:
+        raise InvalidFile(f"there is no solver {name!r}")
+    built: Solver = cls(**options)
+    return built

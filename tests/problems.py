@@ -1,0 +1,110 @@
+"""Networks and equilibria with known answers, shared by the tests."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import lben
+from lben.operators import DenseOperator
+from lben.parameterize import LipschitzBounded, Monotone, WellPosed
+from lben.solvers.base import Problem
+
+ACTIVATIONS: list[lben.Activation] = [
+    lben.ReLU(),
+    lben.LeakyReLU(0.1),
+    lben.Tanh(),
+    lben.Sigmoid(),
+    lben.Arctan(),
+    lben.Softplus(),
+    lben.ELU(),
+    lben.HardTanh(),
+    lben.Identity(),
+    lben.Elementwise(lambda v: torch.nn.functional.softplus(v) / 2 + torch.tanh(v) / 2),
+    lben.PerUnit([lben.ReLU(), lben.Tanh(), lben.Identity(), lben.ELU(0.5), lben.ReLU()]),
+]
+
+SOLVERS: list[lben.Solver] = [
+    lben.PeacemanRachford(),
+    lben.DouglasRachford(),
+    lben.ForwardBackward(max_iterations=50_000),
+    lben.FISTA(max_iterations=50_000),
+    lben.Newton(),
+    lben.Anderson(),
+    lben.Anderson(method=lben.DouglasRachford()),
+    lben.Anderson(method=lben.ForwardBackward(), max_iterations=50_000),
+]
+
+
+def name(case: object) -> str:
+    """A short id for a parametrized test."""
+    if isinstance(case, lben.Anderson):
+        return f"Anderson-{type(case.method).__name__}"
+    return type(case).__name__
+
+
+def operator(n: int, *, gamma: float | None = 1.0, size: float = 1.0, spread: float = 0.5, seed: int = 0) -> DenseOperator:
+    """A well-posed W in double precision, whose free variables are scaled by `size` and whose metric spreads."""
+    torch.manual_seed(seed)
+    parameterization = WellPosed(7, n, 3) if gamma is None else LipschitzBounded(7, n, 3, gamma)
+    parameterization.double()
+    with torch.no_grad():
+        parameterization.V *= size
+        parameterization.N *= size
+        parameterization.d.normal_(0, spread)
+        weights = parameterization().detach()
+    return DenseOperator(weights.W, weights.lam)
+
+
+def hard_operator(n: int, seed: int = 0) -> DenseOperator:
+    """gamma = 0.05 and L above 500, with a metric of spread e^1."""
+    found = operator(n, gamma=0.05, size=25.0, spread=1.0, seed=seed)
+    assert found.norm > 500
+    return found
+
+
+def symmetric_operator(n: int, seed: int = 0) -> DenseOperator:
+    """S = 0: Lambda W is symmetric, and the equilibrium is a minimiser."""
+    torch.manual_seed(seed)
+    parameterization = WellPosed(7, n, 3).double()
+    with torch.no_grad():
+        parameterization.N.zero_()
+        parameterization.d.normal_(0, 0.5)
+        weights = parameterization().detach()
+    return DenseOperator(weights.W, weights.lam)
+
+
+def monotone_operator(n: int, seed: int = 0) -> DenseOperator:
+    torch.manual_seed(seed)
+    weights = Monotone(7, n, 3).double()().detach()
+    return DenseOperator(weights.W, weights.lam)
+
+
+def biases(batch: int, n: int, seed: int = 1) -> Tensor:
+    return 3 * torch.randn(batch, n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def closed_form_linear(batch: int = 6) -> tuple[Problem, Tensor]:
+    """Identity activation: z = (I - W)^-1 b."""
+    W = operator(5)
+    b = biases(batch, 5)
+    identity = torch.eye(5, dtype=b.dtype)
+    return Problem(W, lben.Identity(), b), torch.linalg.solve(identity - W.W, b.T).T
+
+
+def closed_form_scalar() -> tuple[Problem, Tensor]:
+    """One ReLU unit with W = -3: z = max(b, 0)/4."""
+    b = torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None]
+    W = DenseOperator(torch.tensor([[-3.0]], dtype=torch.float64), torch.ones(1, dtype=torch.float64))
+    return Problem(W, lben.ReLU(), b), b.clamp(min=0) / 4
+
+
+def closed_form_triangular() -> tuple[Problem, Tensor]:
+    """A strictly lower triangular W is a feed-forward network: one sweep solves it."""
+    W = torch.tensor([[0, 0, 0], [2, 0, 0], [-1, 3, 0]], dtype=torch.float64)
+    lam = torch.tensor([100.0, 10.0, 1.0], dtype=torch.float64)
+    b = biases(8, 3)
+    z = torch.zeros_like(b)
+    for i in range(3):
+        z[:, i] = torch.tanh(b[:, i] + z @ W[i])
+    return Problem(DenseOperator(W, lam), lben.Tanh(), b), z
