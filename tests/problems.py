@@ -43,14 +43,16 @@ def name(case: object) -> str:
     return type(case).__name__
 
 
-def operator(n: int, *, gamma: float | None = 1.0, size: float = 1.0, spread: float = 0.5, seed: int = 0) -> DenseOperator:
+def operator(
+    n: int, *, gamma: float | None = 1.0, size: float = 1.0, spread: float = 0.5, seed: int = 0
+) -> DenseOperator:
     """A well-posed W in double precision, whose free variables are scaled by `size` and whose metric spreads."""
     torch.manual_seed(seed)
     parameterization = WellPosed(7, n, 3) if gamma is None else LipschitzBounded(7, n, 3, gamma)
     parameterization.double()
     with torch.no_grad():
-        parameterization.V *= size
-        parameterization.N *= size
+        parameterization.V.mul_(size)
+        parameterization.N.mul_(size)
         parameterization.d.normal_(0, spread)
         weights = parameterization().detach()
     return DenseOperator(weights.W, weights.lam)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -48,7 +50,7 @@ def test_identity(sizes: tuple[int, int, int], gamma: float, epsilon: float, dty
 @pytest.mark.parametrize("gamma", [1e-3, 0.1, 1.0, 10.0])
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
 def test_condition_survives_training(gamma: float, optimizer: type[torch.optim.Adam] | type[torch.optim.SGD]) -> None:
-    """After 25 large steps the inequality, from the weights alone, still holds, and so does the bound between points."""
+    """After 25 large steps the inequality still holds, from the weights alone, and so does the bound between points."""
     torch.manual_seed(0)
     net = lben.LBEN(10, 8, 3, gamma=gamma).double()
     steps = optimizer(net.parameters(), lr=0.05)
@@ -74,7 +76,7 @@ def test_well_posedness_survives_training(make: type[Monotone]) -> None:
     for _ in range(25):
         steps.zero_grad()
         W = p.hidden_weight()
-        (W @ W.T).trace().backward()  # type: ignore[no-untyped-call]
+        (W @ W.T).trace().backward()
         steps.step()
     assert smallest(p().condition(None)) > 0
 
@@ -121,7 +123,7 @@ def test_all_kinds_start_from_the_same_point() -> None:
     nets: list[lben.EquilibriumNetwork] = [
         lben.LBEN.from_weights(start),
         lben.LBEN.from_weights(start, gamma=5.0),
-        lben.LBEN.from_weights(Weights(**start.tensors())),
+        lben.LBEN.from_weights(replace(start, gamma=None)),
         lben.MON.from_weights(start),
         lben.UnconstrainedEN.from_weights(start),
     ]
@@ -192,5 +194,6 @@ def test_hand_written_backward(gamma: float | None, metric: bool) -> None:
     def W(*free: torch.Tensor | None) -> torch.Tensor:
         return DirectW.apply(*free, gamma, epsilon)  # type: ignore[no-untyped-call, no-any-return]
 
-    assert torch.autograd.gradcheck(W, (V, N, d, U, Wo))
-    assert torch.autograd.gradgradcheck(W, (V, N, d, U, Wo))
+    inputs: tuple[Any, ...] = (V, N, d, U, Wo)
+    assert torch.autograd.gradcheck(W, inputs)
+    assert torch.autograd.gradgradcheck(W, inputs)

@@ -260,7 +260,7 @@ def test_estimated_step_is_close_to_the_exact_one() -> None:
 def test_failure_modes() -> None:
     problem = Problem(problems.operator(10, size=5.0), lben.ReLU(), problems.biases(8, 10))
     solver = lben.PeacemanRachford(tolerance=1e-12, max_iterations=3)
-    with pytest.raises(lben.NotConverged, match="after 3 iterations the residual is .* tolerance 1e-12") as caught:
+    with pytest.raises(lben.NotConverged, match=r"after 3 iterations the residual is .* tolerance 1e-12") as caught:
         solve(solver, problem, on_failure="raise")
     assert caught.value.residual > 1e-12
     with pytest.warns(lben.ConvergenceWarning, match="did not converge for 8 of 8"):

@@ -47,7 +47,7 @@ def finite(name: str, tensor: Tensor) -> Tensor:
     bad = ~torch.isfinite(tensor)
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])
-        raise InvalidInput(f"{name} holds {float(tensor[where])} at index {where}: every entry must be finite.")
+        raise InvalidInput(f"{name} holds {tensor[where].item()} at index {where}: every entry must be finite.")
     return tensor
 
 

@@ -1,0 +1,293 @@
+"""Speed as ratios, each measured side by side in one run: the median of interleaved repeats.
+
+    make bench
+
+Writes benchmarks/results/speed.json and speed.md. A training step is all of it: the batch gathered from bytes in
+memory, normalised, forward, loss, backward and Adam with its defaults. Times are not reported, for they say more about
+the machine than about the library; the step of the plain network is given once, for scale.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import torch
+import torchdeq
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lben
+from lben.data import MNIST_MEAN, MNIST_STD, embedded_mnist, pixels
+from lben.operators import DenseOperator
+from lben.solvers.base import Problem, Yardstick, solve
+
+RESULTS = Path(__file__).parent / "results"
+SEED, BATCH, REPEATS, EPOCHS = 0, 128, 40, 4
+DATA = embedded_mnist()
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One ratio: how long `what` takes relative to `against`; `target` is the most it may be."""
+
+    what: str
+    against: str
+    ratio: float
+    low: float
+    high: float
+    target: float | None = None
+    note: str = ""
+
+
+def interleave(steps: dict[str, Step], repeats: int = REPEATS, block: int = 10) -> dict[str, list[float]]:
+    """Seconds a step, in blocks of equal steps that take turns, so that a slow moment hits all alike."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for repeat in range(repeats + 2):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            for _ in range(block):
+                step()
+            if repeat > 1:
+                times[name].append((time.perf_counter() - started) / block)
+    return times
+
+
+def compare(times: dict[str, list[float]], what: str, against: str, target: float | None = None, note: str = "") -> Row:
+    """The median and the quartiles of the paired ratios."""
+    ratios = [a / b for a, b in zip(times[what], times[against], strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return Row(what, against, middle, low, high, target, note)
+
+
+def training_step(net: nn.Module) -> Step:
+    optimizer = torch.optim.Adam(net.parameters())
+    generator = torch.Generator().manual_seed(SEED)
+    count = len(DATA.train_labels)
+
+    def step() -> None:
+        index = torch.randint(count, (BATCH,), generator=generator)
+        x = (pixels(DATA.train_images[index]) - MNIST_MEAN) / MNIST_STD
+        loss = F.cross_entropy(net(x), DATA.train_labels[index])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def train(net: nn.Module) -> None:
+    step = training_step(net)
+    for _ in range(EPOCHS * len(DATA.train_labels) // BATCH):
+        step()
+
+
+def plain(hidden: int = 80) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+
+def bounded(gamma: float | None, tolerance: float, hidden: int = 80) -> lben.LBEN:
+    return lben.LBEN(784, hidden, 10, gamma=gamma, solver=lben.PeacemanRachford(tolerance=tolerance))
+
+
+def training_rows() -> list[Row]:
+    """A step of LBEN against a step of a plain network, from the first step on and after four epochs."""
+    rows = []
+    for trained in (False, True):
+        torch.manual_seed(SEED)
+        when = "trained" if trained else "fresh"
+        nets: dict[str, nn.Module] = {
+            f"plain network, {when}": plain(),
+            f"LBEN gamma=1, tolerance 1e-2, {when}": bounded(1.0, 1e-2),
+            f"LBEN gamma=1, tolerance 1e-3, {when}": bounded(1.0, 1e-3),
+            f"LBEN gamma=None, tolerance 1e-2, {when}": bounded(None, 1e-2),
+            f"MON, tolerance 1e-2, {when}": lben.MON(784, 80, 10, solver=lben.PeacemanRachford(tolerance=1e-2)),
+        }
+        if trained:
+            for net in nets.values():
+                train(net)
+        times = interleave({name: training_step(net) for name, net in nets.items()})
+        base, first, second, third, fourth = nets
+        rows += [
+            compare(times, first, base, 2.5),
+            compare(times, second, base, 3.0),
+            compare(times, third, base),
+            compare(times, fourth, base),
+            compare(times, first, third, 1.25),
+        ]
+    return rows
+
+
+def evaluation_rows() -> list[Row]:
+    """10,000 images in one batch at a tolerance of 1e-4."""
+    torch.manual_seed(SEED)
+    network, net = plain(), bounded(1.0, 1e-4)
+    train(net)
+    net.eval()
+    x = (pixels(DATA.train_images.repeat(2, 1)[:10_000]) - MNIST_MEAN) / MNIST_STD
+    with torch.no_grad():
+        times = interleave(
+            {"plain network, 10,000 images": lambda: network(x), "LBEN gamma=1, 10,000 images at 1e-4": lambda: net(x)},
+            block=2,
+        )
+    what, against = "LBEN gamma=1, 10,000 images at 1e-4", "plain network, 10,000 images"
+    return [compare(times, what, against, note=f"{net.solve(x).iterations} iterations")]
+
+
+def solver_rows() -> list[Row]:
+    """Every solver on the equilibria of 128 test images of a trained network, in double precision, to 1e-6."""
+    torch.manual_seed(SEED)
+    net = bounded(1.0, 1e-3)
+    train(net)
+    weights = net.weights().detach().to(torch.float64)
+    x = (pixels(DATA.test_images[:BATCH], torch.float64) - MNIST_MEAN) / MNIST_STD
+    problem = Problem(DenseOperator(weights.W, weights.lam), lben.ReLU(), x @ weights.U.T + weights.bz)
+    solvers: dict[str, lben.Solver] = {
+        "PeacemanRachford": lben.PeacemanRachford(tolerance=1e-6),
+        "DouglasRachford": lben.DouglasRachford(tolerance=1e-6),
+        "ForwardBackward": lben.ForwardBackward(tolerance=1e-6),
+        "FISTA": lben.FISTA(tolerance=1e-6),
+        "Anderson of PeacemanRachford": lben.Anderson(tolerance=1e-6),
+        "Anderson of ForwardBackward": lben.Anderson(tolerance=1e-6, method=lben.ForwardBackward()),
+        "Newton": lben.Newton(tolerance=1e-6),
+    }
+    times = interleave({n: lambda s=s: solve(s, problem) for n, s in solvers.items()}, repeats=15, block=2)  # type: ignore[misc]
+    return [
+        compare(times, name, "PeacemanRachford", note=f"{solve(solver, problem).iterations} iterations")
+        for name, solver in solvers.items()
+    ]
+
+
+def growth_rows() -> list[Row]:
+    """How a training step grows with the number of units."""
+    rows = []
+    for hidden in (80, 160, 320, 640, 1280):
+        torch.manual_seed(SEED)
+        steps = {f"plain network, n={hidden}": plain(hidden), f"LBEN gamma=1, n={hidden}": bounded(1.0, 1e-2, hidden)}
+        first = {"LBEN gamma=1, n=80 ": bounded(1.0, 1e-2)}
+        times = interleave(
+            {name: training_step(net) for name, net in (steps | first).items()},
+            repeats=8,
+            block=10 if hidden < 640 else 3,
+        )
+        base, this = steps
+        rows += [compare(times, this, base), compare(times, this, "LBEN gamma=1, n=80 ")]
+    return rows
+
+
+def torchdeq_rows() -> list[Row]:
+    """The same weights by torchdeq's Anderson solver, whose relative stop is our residual, forward and backward."""
+    rows = []
+    torch.manual_seed(SEED)
+    net = bounded(1.0, 1e-2)
+    train(net)
+    net.eval()
+    parameters = net.parameterization
+    x = (pixels(DATA.train_images[:BATCH]) - MNIST_MEAN) / MNIST_STD
+    y = DATA.train_labels[:BATCH]
+    for tolerance in (1e-2, 1e-3):
+        deq = torchdeq.get_deq(
+            f_solver="anderson",
+            b_solver="anderson",
+            ift=True,
+            f_max_iter=500,
+            b_max_iter=500,
+            f_tol=tolerance,
+            b_tol=tolerance,
+            f_stop_mode="rel",
+            b_stop_mode="rel",
+        )
+
+        def peer(deq: nn.Module = deq) -> Tensor:
+            W = parameters.hidden_weight()
+            b = F.linear(x, parameters.U, parameters.bz)
+            (z,), _ = deq(lambda z: torch.relu(F.linear(z, W) + b), torch.zeros_like(b))
+            F.cross_entropy(F.linear(z, parameters.Wo, parameters.by), y).backward()
+            result: Tensor = z
+            return result
+
+        def ours() -> None:
+            F.cross_entropy(net(x), y).backward()
+
+        net.train()
+        net.solver = lben.PeacemanRachford(tolerance=tolerance)
+        with torch.no_grad():
+            weights = net.weights()
+            b = F.linear(x, weights.U, weights.bz)
+        z = peer().detach()
+        hat = torch.relu(F.linear(z, weights.W) + b)
+        reached = float(Yardstick(b).residual(z - hat, hat).max())
+        ours_name, peer_name = f"LBEN, forward and backward at {tolerance:g}", f"torchdeq Anderson at {tolerance:g}"
+        times = interleave({ours_name: ours, peer_name: peer}, repeats=15, block=4)
+        note = f"torchdeq's worst residual {reached:.1e}, ours {float(net.solve(x).residual.max()):.1e}"
+        rows.append(compare(times, ours_name, peer_name, 1 / 5, note))
+    return rows
+
+
+SECTIONS: dict[str, Callable[[], list[Row]]] = {
+    "Training step, 80 units, batch 128, 784 inputs": training_rows,
+    "Evaluation": evaluation_rows,
+    "Solvers, 80 units, batch 128, double precision, tolerance 1e-6": solver_rows,
+    "Growth of the training step, tolerance 1e-2": growth_rows,
+    "Against torchdeq, 80 units, batch 128": torchdeq_rows,
+}
+
+
+def markdown(results: dict[str, list[Row]], setting: dict[str, str]) -> str:
+    lines = [
+        "# Speed, as ratios",
+        "",
+        "Made by `make bench`: " + ", ".join(f"{k} {v}" for k, v in setting.items()) + ".",
+        "Each ratio is the median of interleaved repeats, with the quartiles behind it; 2.0 means twice as long.",
+        "A training step gathers its batch from bytes in memory and uses Adam with its defaults.",
+        "",
+    ]
+    for section, rows in results.items():
+        lines += [
+            f"## {section}",
+            "",
+            "| what | against | ratio | quartiles | at most | |",
+            "|---|---|---:|---|---|---|",
+        ]
+        for row in rows:
+            target = "" if row.target is None else f"{row.target:g}"
+            verdict = "" if row.target is None else ("met" if row.ratio <= row.target else "**not met**")
+            note = ", ".join(part for part in (verdict, row.note) if part)
+            lines.append(
+                f"| {row.what} | {row.against} | {row.ratio:.2f} | {row.low:.2f}–{row.high:.2f} | {target} | {note} |"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    console = Console()
+    results = {title: SECTIONS[title]() for title in track(SECTIONS, description="measuring", console=console)}
+    setting = {
+        "on": date.today().isoformat(),
+        "seed": str(SEED),
+        "lben": "0.1.0",
+        "torch": torch.__version__,
+        "torchdeq": "0.1.0",
+        "Python": platform.python_version(),
+        "threads": str(torch.get_num_threads()),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    content = {"setting": setting, "rows": {title: [vars(row) for row in rows] for title, rows in results.items()}}
+    (RESULTS / "speed.json").write_text(json.dumps(content, indent=1) + "\n")
+    text = markdown(results, setting)
+    (RESULTS / "speed.md").write_text(text)
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

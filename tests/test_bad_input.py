@@ -1,0 +1,132 @@
+"""Every public entry point refuses bad input with one sentence, the value in it, and an exception of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import lben
+
+NAN, INF = float("nan"), float("inf")
+X = torch.randn(4, 8)
+
+
+def net() -> lben.LBEN:
+    return lben.LBEN(8, 6, 3, gamma=1.0)
+
+
+def with_entry(value: float) -> torch.Tensor:
+    x = X.clone()
+    x[2, 5] = value
+    return x
+
+
+def weights(**changes: object) -> lben.Weights:
+    return lben.Weights(**{**net().weights().detach().tensors(), **changes})  # type: ignore[arg-type]
+
+
+CALLS: list[tuple[str, Callable[[], object], str]] = [
+    ("NaN in x", lambda: net()(with_entry(NAN)), r"x holds nan at index \(2, 5\)"),
+    ("NaN in x, eval", lambda: net().eval()(with_entry(NAN)), r"x holds nan at index \(2, 5\)"),
+    ("infinity in x", lambda: net()(with_entry(INF)), r"x holds inf at index \(2, 5\)"),
+    ("infinity in solve", lambda: net().solve(with_entry(-INF)), r"x holds -inf at index \(2, 5\)"),
+    (
+        "infinity under tanh",
+        lambda: lben.MON(8, 6, 3, activation=lben.Tanh(), solver=lben.ForwardBackward())(with_entry(INF)),
+        "x holds inf",
+    ),
+    ("NaN in bias", lambda: net()(X, bias=torch.full((6,), NAN)), "bias holds nan"),
+    ("wrong features", lambda: net()(torch.randn(4, 7)), r"8 features .* shape is \(4, 7\)"),
+    ("an image", lambda: net()(torch.randn(4, 1, 28, 28)), r"\(4, 1, 28, 28\)"),
+    ("a scalar", lambda: net()(torch.tensor(1.0)), r"shape is \(\)"),
+    ("wrong bias", lambda: net()(X, bias=torch.zeros(5)), r"6 features .* \(5,\)"),
+    ("integers", lambda: net()(torch.ones(4, 8, dtype=torch.int64)), "not int64"),
+    ("half precision", lambda: net()(X.half()), "not float16"),
+    ("bfloat16", lambda: net().solve(X.bfloat16()), "not bfloat16"),
+    ("complex", lambda: net()(X.to(torch.complex64)), "not complex64"),
+    ("another precision", lambda: net()(X.double()), "x is float64 but the network is float32"),
+    ("a list", lambda: net()([[1.0] * 8]), "not list"),
+    ("a half network", lambda: net().half()(X.half()), "not float16"),
+    ("gamma 0", lambda: lben.LBEN(8, 6, 3, gamma=0.0), "gamma must be a finite number above 0, not 0.0"),
+    ("gamma negative", lambda: lben.LBEN(8, 6, 3, gamma=-1.0), "gamma .* not -1.0"),
+    ("gamma NaN", lambda: lben.LBEN(8, 6, 3, gamma=NAN), "gamma .* not nan"),
+    ("gamma infinite", lambda: lben.LBEN(8, 6, 3, gamma=INF), "gamma .* not inf"),
+    ("gamma text", lambda: lben.LBEN(8, 6, 3, gamma="1"), "gamma must be a number, not '1'"),  # type: ignore[arg-type]
+    ("epsilon 0", lambda: lben.LBEN(8, 6, 3, epsilon=0.0), "epsilon .* not 0.0"),
+    ("epsilon negative", lambda: lben.MON(8, 6, 3, epsilon=-0.5), "epsilon .* not -0.5"),
+    ("no units", lambda: lben.LBEN(8, 0, 3), "hidden_features .* not 0"),
+    ("no inputs", lambda: lben.MON(0, 6, 3), "in_features .* not 0"),
+    ("no outputs", lambda: lben.UnconstrainedEN(8, 6, 0), "out_features .* not 0"),
+    ("half a unit", lambda: lben.LBEN(8, 6.5, 3), "hidden_features .* not 6.5"),  # type: ignore[arg-type]
+    ("tolerance 0", lambda: lben.PeacemanRachford(tolerance=0), "tolerance .* not 0"),
+    ("tolerance NaN", lambda: lben.Newton(tolerance=NAN), "tolerance .* not nan"),
+    ("no iterations", lambda: lben.FISTA(max_iterations=0), "max_iterations .* not 0"),
+    ("alpha 0", lambda: lben.PeacemanRachford(alpha=0.0), "alpha .* not 0.0"),
+    ("alpha text", lambda: lben.DouglasRachford(alpha="best"), "not 'best'"),  # type: ignore[arg-type]
+    ("on_failure", lambda: lben.Newton(on_failure="ignore"), "not 'ignore'"),  # type: ignore[arg-type]
+    ("memory 0", lambda: lben.Anderson(memory=0), "memory .* not 0"),
+    ("Anderson of FISTA", lambda: lben.Anderson(method=lben.FISTA()), r"Anderson accelerates .* not FISTA"),
+    ("Anderson of Newton", lambda: lben.Anderson(method=lben.Newton()), "not Newton"),  # type: ignore[arg-type]
+    ("prox alpha", lambda: lben.Tanh().prox(X, -1.0), "alpha .* not -1.0"),
+    ("prox alpha of ReLU", lambda: lben.ReLU().prox(X, 0.0), "alpha .* not 0.0"),
+    ("a torch activation", lambda: lben.LBEN(8, 6, 3, activation=torch.relu), "activation must be"),  # type: ignore[arg-type]
+    ("GELU", lambda: lben.Elementwise(torch.nn.functional.gelu), "slope -0.1289.* at x = -1.414"),
+    ("ELU(2)", lambda: lben.ELU(2.0), r"ELU\(a=2.0\) has slope 2 at x = 0"),
+    ("ELU(-1)", lambda: lben.ELU(-1.0), "slope -1"),
+    ("LeakyReLU(1.5)", lambda: lben.LeakyReLU(1.5), "slope 1.5 at x = -1"),
+    ("LeakyReLU(NaN)", lambda: lben.LeakyReLU(NAN), "slope nan"),
+    ("no function", lambda: lben.Elementwise(3), "not 3"),  # type: ignore[arg-type]
+    ("softmax", lambda: lben.Elementwise(lambda v: torch.softmax(v, -1)), "not elementwise"),
+    ("empty PerUnit", lambda: lben.PerUnit([]), "empty"),
+    ("nested PerUnit", lambda: lben.PerUnit([lben.PerUnit([lben.ReLU()])]), "single units"),  # type: ignore[list-item]
+    ("5 activations", lambda: lben.MON(8, 6, 3, activation=lben.PerUnit([lben.ReLU()] * 5)), "5 activations .* 6"),
+    ("PerUnit shape", lambda: lben.PerUnit([lben.ReLU()] * 5)(X), r"5 activations.*\(4, 8\)"),
+    ("no solver", lambda: lben.LBEN(8, 6, 3, solver="newton"), "not 'newton'"),  # type: ignore[arg-type]
+    ("assigned solver", lambda: setattr(net(), "solver", 3), "not 3"),
+    ("start of another size", lambda: net().solve(X, start=torch.zeros(3, 6)), "start holds 3 samples"),
+    ("start of another width", lambda: net().solve(X, start=torch.zeros(4, 5)), "start must have 6 features"),
+    ("std 0", lambda: lben.Normalize(0.0, 0.0), "std .* 0"),
+    ("mean NaN", lambda: lben.Normalize(NAN, 1.0), "mean holds nan"),
+    ("empty std", lambda: lben.Normalize(0.0, []), "std .* empty"),
+    ("5 stds", lambda: lben.MON(8, 6, 3, normalize=lben.Normalize(0.0, [1.0] * 5)), "5 features, but the network 8"),
+    ("bound in metres", lambda: net().bound("metres"), "'metres'"),  # type: ignore[arg-type]
+    ("pixels without Normalize", lambda: net().bound("pixels"), "normalize=Normalize"),
+    ("W not square", lambda: weights(W=torch.zeros(6, 5)), r"W must have shape \(6, 6\), not \(6, 5\)"),
+    ("lam of another size", lambda: weights(lam=torch.ones(5)), r"lam must have shape \(6,\)"),
+    ("U of another dtype", lambda: weights(U=torch.zeros(6, 8).double()), "U is torch.float64"),
+    ("integer W", lambda: weights(W=torch.zeros(6, 6, dtype=torch.int32)), "not int32"),
+    ("gamma of weights", lambda: weights(gamma=-2.0), "gamma .* not -2.0"),
+    ("singular lam", lambda: lben.LBEN.from_weights(weights(lam=torch.zeros(6))), "smallest is 0"),
+    ("no lam", lambda: lben.LBEN.from_weights(weights(lam=None)), "no metric"),
+    ("NaN in W", lambda: lben.MON.from_weights(weights(W=torch.full((6, 6), NAN))), "W holds nan"),
+    ("W = 2I", lambda: lben.MON.from_weights(weights(W=2 * torch.eye(6))), "is -2, and it must be positive"),
+    ("save a module", lambda: lben.save(torch.nn.Linear(2, 2), "x"), "not Linear"),  # type: ignore[arg-type]
+    ("load nothing", lambda: lben.load("no/such/file"), "no/such/file is not a file"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), [case[1:] for case in CALLS], ids=[case[0] for case in CALLS])
+def test_bad_input_is_named(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(lben.LbenError, match=words) as caught:
+        call()
+    assert isinstance(caught.value, ValueError)
+    assert "\n" not in str(caught.value)
+
+
+def test_errors_are_also_built_in_errors() -> None:
+    assert issubclass(lben.NotConverged, RuntimeError)
+    for error in (lben.InvalidInput, lben.InvalidFile, lben.NotWellPosed, lben.BoundNotMet, lben.InvalidActivation):
+        assert issubclass(error, ValueError)
+        assert issubclass(error, lben.LbenError)
+
+
+def test_a_parameter_that_went_wrong_is_named() -> None:
+    broken = net()
+    with torch.no_grad():
+        broken.get_parameter("parameterization.U")[1, 2] = NAN
+    for training in (True, False):
+        broken.train(training)
+        with pytest.raises(lben.InvalidInput, match=r"U holds nan at index \(1, 2\)"):
+            broken(X)
