@@ -24,7 +24,7 @@ NETWORKS: list[Callable[[], lben.LBEN | lben.MON | lben.UnconstrainedEN]] = [
 
 
 def smallest(matrix: torch.Tensor) -> float:
-    return float(torch.linalg.eigvalsh(matrix)[0])
+    return float(torch.linalg.eigvalsh(matrix.detach())[0])
 
 
 @given(
@@ -179,11 +179,8 @@ def test_rounding_that_breaks_the_bound_is_refused() -> None:
     assert net.double().bound() == 1.0
 
 
-@pytest.mark.parametrize("gamma", [None, 0.5])
-@pytest.mark.parametrize("metric", [True, False])
+@pytest.mark.parametrize(("gamma", "metric"), [(None, False), (None, True), (0.5, True)])
 def test_hand_written_backward(gamma: float | None, metric: bool) -> None:
-    if gamma is not None and not metric:
-        pytest.skip("there is no form with gamma and without a metric")
     torch.manual_seed(0)
     V, N, U, Wo = (
         torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((4, 4), (4, 4), (4, 6), (3, 4))
