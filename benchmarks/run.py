@@ -28,7 +28,8 @@ from torch.nn import functional as F
 import lben
 from lben.data import MNIST_MEAN, MNIST_STD, embedded_mnist, pixels
 from lben.operators import DenseOperator
-from lben.solvers.base import Problem, Yardstick, solve
+from lben.solvers.base import Problem, Yardstick
+from lben.solvers.loop import solve
 
 RESULTS = Path(__file__).parent / "results"
 SEED, BATCH, REPEATS, EPOCHS = 0, 128, 40, 4

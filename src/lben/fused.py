@@ -15,10 +15,11 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import Activation
-from lben.implicit import Gain, equilibrium
+from lben.implicit import Gain, Known, equilibrium
 from lben.operators import DenseOperator
 from lben.parameterize import Direct, DirectW, Monotone
-from lben.solvers.base import OnFailure, Problem, Solution, Solver, solve
+from lben.solvers.base import OnFailure, Problem, Solver
+from lben.solvers.loop import solve
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,8 @@ class _Trace:
     layer: _Layer
     direct: Direct
     operator: DenseOperator
-    solution: Solution
+    v: Tensor
+    iterations: int
 
 
 class _FusedEquilibrium(torch.autograd.Function):
@@ -67,7 +69,7 @@ class _FusedEquilibrium(torch.autograd.Function):
         checks.finite_sum(b, x=x, V=V, N=N, d=d, U=U, Wo=Wo, bz=bz, bias=bias)
         problem = Problem(operator, layer.activation, b)
         solution = solve(layer.solver, problem, on_failure=layer.on_failure)
-        ctx.trace = _Trace(layer, direct, operator, solution)
+        ctx.trace = _Trace(layer, direct, operator, solution.v, solution.iterations)
         ctx.save_for_backward(x, bias, V, N, d, U, Wo, bz, solution.z)
         return solution.z
 
@@ -77,10 +79,10 @@ class _FusedEquilibrium(torch.autograd.Function):
         trace: _Trace = ctx.trace
         if torch.is_grad_enabled():
             return *_differentiable_grads(ctx, grads[0]), None
-        layer, solution = trace.layer, trace.solution
-        slope = layer.activation.derivative(solution.v)
+        layer = trace.layer
+        slope = layer.activation.derivative(trace.v)
         adjoint = Problem(trace.operator.transpose(), Gain(slope, layer.activation.own_prox), grads[0])
-        q = solve(layer.solver, adjoint, on_failure=layer.on_failure, first_burst=solution.iterations).z
+        q = solve(layer.solver, adjoint, on_failure=layer.on_failure, first_burst=trace.iterations).z
         grad_V, grad_N, grad_d, grad_U, grad_Wo = trace.direct.pullback(q.T @ z, V, U, Wo, layer.gamma)
         grad_U = q.T @ x if grad_U is None else grad_U.addmm_(q.T, x)
         grad_x = q @ U if ctx.needs_input_grad[0] else None
@@ -90,7 +92,7 @@ class _FusedEquilibrium(torch.autograd.Function):
 
 def _differentiable_grads(ctx: Any, g: Tensor) -> list[Tensor | None]:
     """The gradients as differentiable functions of the inputs, through the layer in its separate parts."""
-    x, bias, V, N, d, U, Wo, bz, _ = ctx.saved_tensors
+    x, bias, V, N, d, U, Wo, bz, z = ctx.saved_tensors
     trace: _Trace = ctx.trace
     layer = trace.layer
     with torch.enable_grad():
@@ -98,9 +100,8 @@ def _differentiable_grads(ctx: Any, g: Tensor) -> list[Tensor | None]:
         b = F.linear(x, U, bz)
         b = b if bias is None else b + bias
         operator = trace.operator.rebind(W)
-        z = equilibrium(
-            operator, layer.activation, b, layer.solver, on_failure=layer.on_failure, solution=trace.solution
-        )
+        known = Known(z, trace.v, trace.iterations)
+        z = equilibrium(operator, layer.activation, b, layer.solver, on_failure=layer.on_failure, known=known)
         wanted = [t for t in (x, bias, V, N, d, U, Wo, bz) if t is not None and t.requires_grad]
         found = iter(torch.autograd.grad(z, wanted, g, create_graph=True, allow_unused=True))
         return [next(found) if t is not None and t.requires_grad else None for t in (x, bias, V, N, d, U, Wo, bz)]

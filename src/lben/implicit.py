@@ -8,16 +8,17 @@ derivative of every order, and the solver, the step and the factor of the forwar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lben.activations import Activation
 from lben.operators import DenseOperator
-from lben.solvers.base import OnFailure, Problem, Solution, Solver, solve
+from lben.solvers.base import OnFailure, Problem, Solver
+from lben.solvers.loop import solve
 
 
 class Gain(Activation):
@@ -53,6 +54,14 @@ class Gain(Activation):
         return Gain(self.j[index], self.binary)
 
 
+class Known(NamedTuple):
+    """An equilibrium that is known already: z, its pre-activation v, and the iterations it took."""
+
+    z: Tensor
+    v: Tensor
+    iterations: int
+
+
 @dataclass(frozen=True)
 class _Method:
     """How an equilibrium is found: everything that carries no gradient."""
@@ -62,26 +71,29 @@ class _Method:
     solver: Solver
     on_failure: OnFailure
     first_burst: int | None = None
-    solution: Solution | None = None
-
-    def adjoint(self, operator: DenseOperator, iterations: int) -> _Method:
-        """How its adjoint is found: it needs about as many iterations."""
-        return _Method(operator, self.activation, self.solver, self.on_failure, first_burst=iterations)
 
 
 class _Equilibrium(torch.autograd.Function):
-    """z = sigma(W z + b), or z = j*(W z + b) where j is given."""
+    """z = sigma(W z + b), or z = j*(W z + b) where j is given.
+
+    Nothing that is kept for the backward pass refers to the output but through `save_for_backward`: that would be a
+    cycle of references, and the memory of a graph that is never walked back would not be freed.
+    """
 
     @staticmethod
-    def forward(ctx: Any, b: Tensor, j: Tensor | None, method: _Method, *tensors: Tensor) -> Tensor:
-        solution = method.solution
-        if solution is None:
+    def forward(
+        ctx: Any, b: Tensor, j: Tensor | None, method: _Method, known: Known | None, *tensors: Tensor
+    ) -> Tensor:
+        if known is None:
             activation = method.activation if j is None else Gain(j, method.activation.own_prox)
             problem = Problem(method.operator, activation, b)
-            solution = solve(method.solver, problem, on_failure=method.on_failure, first_burst=method.first_burst)
-        ctx.method, ctx.v, ctx.iterations = method, solution.v, solution.iterations
-        ctx.save_for_backward(b, j, solution.z, *tensors)
-        return solution.z
+            found = solve(method.solver, problem, on_failure=method.on_failure, first_burst=method.first_burst)
+            z, v, iterations = found.z, found.v, found.iterations
+        else:
+            z, v, iterations = known.z.detach(), known.v, known.iterations
+        ctx.method, ctx.v, ctx.iterations = method, v, iterations
+        ctx.save_for_backward(b, j, z, *tensors)
+        return z
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -89,14 +101,14 @@ class _Equilibrium(torch.autograd.Function):
         operator = ctx.method.operator.rebind(*tensors)
         v = operator.affine(z, b) if torch.is_grad_enabled() else ctx.v
         slope = ctx.method.activation.derivative(v) if j is None else j
-        transposed = operator.transpose()
-        q = _apply(ctx.method.adjoint(transposed, ctx.iterations), grads[0], slope)
-        grad_j = transposed.affine(q, grads[0]) * v if ctx.needs_input_grad[1] else None
-        return q, grad_j, None, *operator.pullback(q, z)
+        adjoint = operator.transpose()
+        q = _apply(replace(ctx.method, operator=adjoint, first_burst=ctx.iterations), grads[0], slope)
+        grad_j = adjoint.affine(q, grads[0]) * v if ctx.needs_input_grad[1] else None
+        return q, grad_j, None, None, *operator.pullback(q, z)
 
 
-def _apply(method: _Method, b: Tensor, j: Tensor | None) -> Tensor:
-    result: Tensor = _Equilibrium.apply(b, j, method, *method.operator.tensors)  # type: ignore[no-untyped-call]
+def _apply(method: _Method, b: Tensor, j: Tensor | None, known: Known | None = None) -> Tensor:
+    result: Tensor = _Equilibrium.apply(b, j, method, known, *method.operator.tensors)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -107,11 +119,11 @@ def equilibrium(
     solver: Solver,
     *,
     on_failure: OnFailure = "raise",
-    solution: Solution | None = None,
+    known: Known | None = None,
 ) -> Tensor:
     """The z with z = sigma(W z + b), differentiable in b and in the operator, to any order.
 
-    A solution that is known already is made differentiable without solving again.
+    What is known already is made differentiable without solving again.
     Shapes: b (batch, n), z (batch, n).
     """
-    return _apply(_Method(operator, activation, solver, on_failure, solution=solution), b, None)
+    return _apply(_Method(operator, activation, solver, on_failure), b, None, known)

@@ -12,11 +12,12 @@ from lben import checks
 from lben.activations import Activation, ReLU
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.fused import fused_equilibrium
-from lben.implicit import equilibrium
+from lben.implicit import Known, equilibrium
 from lben.normalize import Normalize
 from lben.operators import DenseOperator
 from lben.parameterize import LipschitzBounded, Monotone, Parameterization, Unconstrained, WellPosed
-from lben.solvers.base import OnFailure, Problem, Solution, Solver, solve
+from lben.solvers.base import OnFailure, Problem, Solution, Solver
+from lben.solvers.loop import solve
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
 
@@ -105,13 +106,14 @@ class EquilibriumNetwork(nn.Module):
     ) -> Solution:
         """The equilibrium at x with its residuals; its z is differentiable as the network's is.
 
-        `start` is a z or an earlier solution to start from; `keep_history` keeps the residuals of every check.
+        `start` is a z or an earlier solution to start from; `keep_history` keeps the residuals of every iteration.
         """
         b = self._bias(x, bias)
         operator, rows, on_failure = self._operator(), _rows(b), self._on_failure()
         problem = Problem(operator, self.activation, rows.detach())
         flat = solve(self.solver, problem, start=start, keep_history=keep_history, on_failure=on_failure)
-        z = equilibrium(operator, self.activation, rows, self.solver, on_failure=on_failure, solution=flat)
+        known = Known(flat.z, flat.v, flat.iterations)
+        z = equilibrium(operator, self.activation, rows, self.solver, on_failure=on_failure, known=known)
         return flat.reshape(z, b.shape[:-1])
 
     def bound(self, domain: BoundDomain = "input") -> float:

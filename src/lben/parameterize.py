@@ -86,14 +86,14 @@ class DirectW(torch.autograd.Function):
         epsilon: Tensor,
     ) -> Tensor:
         direct = Direct.build(V, N, d, U, Wo, gamma, epsilon)
-        ctx.gamma, ctx.direct = gamma, direct
+        ctx.gamma, ctx.rest = gamma, (direct.psi, direct.lam, direct.gram)  # W itself would make a cycle of references
         ctx.save_for_backward(V, d, U, Wo, direct.W)
         return direct.W
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         V, d, U, Wo, W = ctx.saved_tensors
-        direct, gamma = ctx.direct, ctx.gamma
+        direct, gamma = Direct(W, *ctx.rest), ctx.gamma
         if torch.is_grad_enabled() and d is not None:  # a second derivative is wanted: everything with its history
             lam = torch.exp(-d)
             gram = None if gamma is None else (U @ U.T) * lam * lam[:, None]

@@ -1,9 +1,8 @@
-"""What all solvers share: the problem, the solution, and the one loop that watches residuals."""
+"""What all solvers share: the problem, the solution, the options, and how a residual is measured."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -13,15 +12,13 @@ from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation
-from lben.errors import ConvergenceWarning, InvalidInput, NotConverged
+from lben.errors import InvalidInput
 from lben.operators import DenseOperator
 
 if TYPE_CHECKING:
     from lben.weights import Weights
 
 OnFailure = Literal["raise", "warn", "fallback"]
-
-_NEWTON_ENTRIES = 2**23  # matrix entries that one batch of dense solves may hold: 64 MB in double precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +39,8 @@ class Solution:
     """An equilibrium, with what is known of its quality, sample by sample.
 
     `z` is sigma(v) with the pre-activation v = W c + b of the solver's last candidate c, `defect` is c - z, and
-    `residual` the norm of the defect relative to that of z (see `Yardstick` for z = 0). `history` holds the residuals
-    at every check, shape (checks, batch), taken after `checked_at` iterations; both are None unless asked for.
+    `residual` the norm of the defect relative to that of z (see `Yardstick` for z = 0). `history`, if asked for, holds
+    the residuals after every iteration, shape (iterations, batch).
     """
 
     z: Tensor
@@ -57,7 +54,6 @@ class Solution:
     alpha: float | None = None
     state: Tensor | None = None
     history: Tensor | None = None
-    checked_at: tuple[int, ...] | None = None
 
     @property
     def converged(self) -> Tensor:
@@ -178,140 +174,3 @@ class Yardstick:
         residual = self.residual(defect, z)
         finite = residual[torch.isfinite(residual)]
         return residual, float(finite.max()) if finite.numel() else 0.0, finite.numel() < residual.numel()
-
-
-def solve(
-    solver: Solver,
-    problem: Problem,
-    *,
-    start: Tensor | Solution | None = None,
-    keep_history: bool = False,
-    on_failure: OnFailure = "raise",
-    first_burst: int | None = None,
-) -> Solution:
-    """Run a solver until every sample has converged, and deal with those that have not.
-
-    `first_burst` says after how many iterations the residual is first worth a look.
-    """
-    with torch.no_grad():
-        solution, success = _run(solver, problem, start, keep_history, first_burst)
-        if success and problem.operator.proved:
-            return solution
-        solution = _confirm(solver, problem, solution)
-        if bool(solution.converged.all()):
-            return solution
-        return _handle_failure(solver, problem, solution, on_failure)
-
-
-def _run(
-    solver: Solver, problem: Problem, start: Tensor | Solution | None, keep_history: bool, first_burst: int | None
-) -> tuple[Solution, bool]:
-    """Iterate in bursts and look at the residuals after each, until the worst of them is within the tolerance."""
-    iteration = solver.begin(problem, start)
-    yardstick = Yardstick(problem.b)
-    history: list[Tensor] = []
-    checked_at: list[int] = []
-    taken, burst = 0, first_burst or solver.first_burst(problem.operator)
-    while True:
-        burst = min(burst, solver.max_iterations - taken)
-        iteration.advance(burst)
-        taken += burst
-        candidate = iteration.candidate()
-        v = problem.operator.affine(candidate, problem.b)
-        z = problem.activation(v)
-        defect = candidate - z
-        residual, worst, lost = yardstick.measure(defect, z, solver.tolerance)
-        if keep_history:
-            history.append(residual)
-            checked_at.append(taken)
-        if worst <= solver.tolerance or taken >= solver.max_iterations:
-            break
-        burst = solver.next_burst(worst, taken)
-    solution = Solution(
-        z=z,
-        v=v,
-        iterations=taken,
-        residual=residual,
-        defect=defect,
-        method=type(solver).__name__,
-        tolerance=solver.tolerance,
-        alpha=iteration.alpha,
-        state=iteration.u,
-        history=torch.stack(history) if keep_history else None,
-        checked_at=tuple(checked_at) if keep_history else None,
-    )
-    return solution, worst <= solver.tolerance and not lost
-
-
-def _confirm(solver: Solver, problem: Problem, solution: Solution) -> Solution:
-    """Where no metric proves that an equilibrium exists, take "converged" back from what only looks like one.
-
-    With W = I and b = 1 the iterates of a ReLU network run off to infinity and the *relative* residual tends to
-    zero. Near a true equilibrium a Newton step is short and makes the residual fall at once; here it does neither.
-    """
-    if problem.operator.proved:
-        return solution
-    step = newton_step(problem, solution.z)
-    moved = solution.z + step
-    before = solution.z - problem.activation(problem.operator.affine(solution.z, problem.b))
-    after = moved - problem.activation(problem.operator.affine(moved, problem.b))
-    floor = 100 * torch.finfo(step.dtype).eps
-    measure = Yardstick(problem.b).residual
-    short = measure(step, solution.z) <= math.sqrt(solver.tolerance)
-    falls = measure(after, solution.z) <= 0.3 * measure(before, solution.z) + floor
-    return replace(solution, refuted=~(short & falls))
-
-
-def newton_step(problem: Problem, z: Tensor) -> Tensor:
-    """-(I - J W)^-1 (z - sigma(W z + b)), a dense solve for each sample; NaN where I - J W is singular."""
-    v = problem.operator.affine(z, problem.b)
-    defect = z - problem.activation(v)
-    slope = problem.activation.derivative(v)
-    W = problem.operator.matrix()
-    identity = torch.eye(W.shape[0], dtype=W.dtype, device=W.device)
-    rows = max(1, _NEWTON_ENTRIES // W.numel())
-    steps = []
-    for j, r in zip(torch.split(slope, rows), torch.split(defect, rows), strict=True):
-        step, info = torch.linalg.solve_ex(identity - j[:, :, None] * W, -r)
-        steps.append(torch.where(info[:, None] == 0, step, torch.nan))
-    return torch.cat(steps)
-
-
-def _handle_failure(solver: Solver, problem: Problem, solution: Solution, on_failure: OnFailure) -> Solution:
-    message = _explain(solver, problem, solution)
-    if on_failure == "raise":
-        raise NotConverged(message, float(solution.residual.max()))
-    if on_failure == "warn":
-        warnings.warn(message, ConvergenceWarning, stacklevel=4)
-        return solution
-    warnings.warn(f"{message} Falling back to Newton for those.", ConvergenceWarning, stacklevel=4)
-    return _fall_back(solver, problem, solution)
-
-
-def _fall_back(solver: Solver, problem: Problem, solution: Solution) -> Solution:
-    """Solve the samples that failed again, from nothing, by the safeguarded Newton method."""
-    from lben.solvers.newton import Newton
-
-    failed = ~solution.converged
-    index = failed.nonzero()[:, 0]
-    newton = Newton(tolerance=solver.tolerance)
-    rescue = solve(newton, problem.rows(index), on_failure="raise")
-    parts = {name: getattr(solution, name).clone() for name in ("z", "v", "residual", "defect")}
-    for name, whole in parts.items():
-        whole[index] = getattr(rescue, name)
-    iterations = solution.iterations + rescue.iterations
-    return replace(solution, iterations=iterations, refuted=None, state=None, **parts)
-
-
-def _explain(solver: Solver, problem: Problem, solution: Solution) -> str:
-    failed = int((~solution.converged).sum())
-    worst = float(solution.residual[~solution.converged].max())
-    text = (
-        f"{solution.method} did not converge for {failed} of {solution.converged.numel()} samples: after "
-        f"{solution.iterations} iterations the residual is {worst:.3g} and the tolerance {solver.tolerance:.3g}."
-    )
-    if not problem.operator.proved:
-        return f"{text} No metric proves that these weights have an equilibrium at all; there may be none."
-    if solver.tolerance < 50 * torch.finfo(problem.b.dtype).eps:
-        return f"{text} {str(problem.b.dtype)[6:]} cannot resolve so small a tolerance: use float64 or loosen it."
-    return f"{text} Raise max_iterations, loosen tolerance, leave alpha at its automatic value, or use lben.Newton()."

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from lben.operators import DenseOperator
-from lben.solvers.base import Iteration, Problem, Solution, Solver, Yardstick, newton_step
+from lben.solvers.base import Iteration, Problem, Solution, Solver, Yardstick
+from lben.solvers.loop import newton_step
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.solvers.splitting import starting_z
 

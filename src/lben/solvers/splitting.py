@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,8 +32,9 @@ class Splitting(Solver):
         """The alpha in use for this operator."""
         return self.automatic_alpha(operator) if self.alpha == "auto" else float(self.alpha)
 
+    @abstractmethod
     def automatic_alpha(self, operator: DenseOperator) -> float:
-        raise NotImplementedError
+        """The alpha that the weights suggest."""
 
 
 class SplittingIteration(Iteration):
