@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -42,6 +43,8 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("an image", lambda: net()(torch.randn(4, 1, 28, 28)), r"\(4, 1, 28, 28\)"),
     ("a scalar", lambda: net()(torch.tensor(1.0)), r"shape is \(\)"),
     ("wrong bias", lambda: net()(X, bias=torch.zeros(5)), r"6 features .* \(5,\)"),
+    ("too many biases", lambda: net()(X, bias=torch.zeros(3, 6)), r"bias of shape \(3, 6\) .* \(4, 6\)"),
+    ("deeper biases", lambda: net().eval()(X, bias=torch.zeros(2, 4, 6)), r"bias of shape \(2, 4, 6\)"),
     ("integers", lambda: net()(torch.ones(4, 8, dtype=torch.int64)), "not int64"),
     ("half precision", lambda: net()(X.half()), "not float16"),
     ("bfloat16", lambda: net().solve(X.bfloat16()), "not bfloat16"),
@@ -79,6 +82,28 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("LeakyReLU(NaN)", lambda: lben.LeakyReLU(NAN), "slope nan"),
     ("no function", lambda: lben.Elementwise(3), "not 3"),  # type: ignore[arg-type]
     ("softmax", lambda: lben.Elementwise(lambda v: torch.softmax(v, -1)), "not elementwise"),
+    ("minus the mean", lambda: lben.Elementwise(lambda v: v - v.mean(-1, keepdim=True)), "not elementwise"),
+    ("hidden from autograd", lambda: lben.Elementwise(lambda v: torch.tanh(v).detach()), "autograd finds 0"),
+    ("sqrt", lambda: lben.Elementwise(torch.sqrt), "not finite at x = -10000"),
+    ("float32 only", lambda: lben.Elementwise(lambda v: torch.tanh(v.float())), "shape and dtype"),
+    ("no tensor", lambda: lben.Elementwise(lambda v: None), "must return a tensor"),  # type: ignore[arg-type, return-value]
+    ("a function that fails", lambda: lben.Elementwise(lambda v: v @ v.T @ v @ v), "fails on a float64 tensor"),
+    ("learnable", lambda: lben.Elementwise(torch.nn.PReLU()), "has parameters"),
+    ("ELU text", lambda: lben.ELU("x"), "a must be a number, not 'x'"),  # type: ignore[arg-type]
+    ("slope None", lambda: lben.LeakyReLU(None), "slope must be a number, not None"),  # type: ignore[arg-type]
+    ("PerUnit of one", lambda: lben.PerUnit(lben.ReLU()), "a list of activations"),  # type: ignore[arg-type]
+    ("tiny epsilon", lambda: lben.LBEN(8, 6, 3, epsilon=1e-300), "epsilon must lie between"),
+    ("tiny gamma", lambda: lben.LBEN(8, 6, 3, gamma=1e-300), "gamma must lie between"),
+    ("a tuple to normalize", lambda: lben.MON(8, 6, 3, normalize=(0, 1)), r"normalize .* \(0, 1\)"),  # type: ignore[arg-type]
+    ("mean text", lambda: lben.Normalize("a", 1.0), "mean .* not 'a'"),  # type: ignore[arg-type]
+    ("3 means, 2 stds", lambda: lben.Normalize([0.0] * 3, [1.0] * 2), "3 entries and std 2"),
+    ("assigned activation", lambda: setattr(net(), "activation", "relu"), "not 'relu'"),
+    ("no weights", lambda: lben.LBEN.from_weights(None), "takes an lben.Weights, not None"),  # type: ignore[arg-type]
+    ("no W", lambda: weights(W=None), "W must be a torch.Tensor"),
+    ("NaN start", lambda: net().solve(X, start=torch.full((4, 6), NAN)), "start holds nan"),
+    ("another batch's solution", lambda: net().solve(X, start=net().solve(X[:3])), "start holds 3 samples"),
+    ("save nowhere", lambda: lben.save(net(), "no/such/folder/net"), "'no/such/folder/net' cannot be written"),
+    ("save on a folder", lambda: lben.save(net(), "."), "cannot be written"),
     ("empty PerUnit", lambda: lben.PerUnit([]), "empty"),
     ("nested PerUnit", lambda: lben.PerUnit([lben.PerUnit([lben.ReLU()])]), "single units"),  # type: ignore[list-item]
     ("5 activations", lambda: lben.MON(8, 6, 3, activation=lben.PerUnit([lben.ReLU()] * 5)), "5 activations .* 6"),
@@ -130,3 +155,25 @@ def test_a_parameter_that_went_wrong_is_named() -> None:
         broken.train(training)
         with pytest.raises(lben.InvalidInput, match=r"U holds nan at index \(1, 2\)"):
             broken(X)
+
+
+@pytest.mark.parametrize("kind", [lben.LBEN, lben.MON, lben.UnconstrainedEN])
+@pytest.mark.parametrize("value", [NAN, INF, 1e38])
+@pytest.mark.filterwarnings("ignore::lben.ConvergenceWarning")
+def test_a_hidden_weight_that_went_wrong_is_named(kind: type, value: float) -> None:
+    broken = kind(8, 6, 3)
+    for name in ("V", "W"):
+        if hasattr(broken.parameterization, name):
+            getattr(broken.parameterization, name).data[0, 0] = value
+    for training in (True, False):
+        broken.train(training)
+        with pytest.raises(lben.LbenError):
+            broken(X)
+
+
+def test_errors_survive_pickling() -> None:
+    for error in (lben.NotConverged("a", 1.0), lben.NotWellPosed("b", 2.0), lben.InvalidInput("c")):
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+    assert pickle.loads(pickle.dumps(lben.NotConverged("a", 1.0))).residual == 1.0

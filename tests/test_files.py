@@ -103,6 +103,25 @@ def test_a_consistent_lie_is_refused(change: dict[str, object], words: str, tmp_
         lben.load(path)
 
 
+def test_others_may_read_what_is_saved(tmp_path: Path) -> None:
+    """The file has the mode of any new file, not that of a private temporary one."""
+    other = tmp_path / "other"
+    other.touch()
+    assert saved(tmp_path).stat().st_mode == other.stat().st_mode
+
+
+def test_subclasses_are_not_saved_as_their_parents(tmp_path: Path) -> None:
+    class Mine(lben.LBEN):
+        pass
+
+    class Other(lben.ReLU):
+        pass
+
+    for net in (Mine(8, 6, 3), lben.LBEN(8, 6, 3, activation=Other())):
+        with pytest.raises(lben.InvalidInput, match=r"lben\.save writes"):
+            lben.save(net, tmp_path / "net")
+
+
 def test_nothing_is_left_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path)
     before = path.read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -156,6 +157,30 @@ def test_factor_is_kept_until_a_parameter_changes(
     assert inversions > first
 
 
+def test_mixed_precision_is_turned_off_inside(net: lben.EquilibriumNetwork) -> None:
+    x = torch.randn(5, 8)
+    for training in (True, False):
+        net.train(training)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = net(x)
+        assert y.dtype == torch.float32
+        assert torch.allclose(y, net(x))
+
+
+def test_training_at_a_tiny_gamma_falls_back_safely() -> None:
+    torch.manual_seed(0)
+    net = lben.LBEN(3, 8, 2, gamma=1e-6).double()
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    x = torch.randn(64, 3, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lben.ConvergenceWarning)
+        for _ in range(10):
+            optimizer.zero_grad()
+            (net(x) - 1).square().mean().backward()
+            optimizer.step()
+    assert net.bound() == 1e-6
+
+
 def test_training_falls_back_and_evaluation_raises(net: lben.EquilibriumNetwork) -> None:
     net.solver = lben.PeacemanRachford(tolerance=1e-5, max_iterations=1, alpha=5.0)
     x = torch.randn(5, 8)
@@ -255,7 +280,8 @@ def test_operator_conforms_to_its_matrix() -> None:
         (operator.transpose(), weights.W.T, 1 / weights.metric()),
     ):
         assert torch.allclose(found.affine(z, b), z @ W.T + b)
-        assert torch.allclose(z @ found.resolvent(0.3), torch.linalg.solve(identity + 0.3 * (identity - W), z.T).T)
+        resolvent = torch.linalg.inv(identity + 0.3 * (identity - W))
+        assert torch.allclose(found.cayley(0.3), (2 * resolvent - identity).T)
         root = lam.sqrt()
         A = root[:, None] * (identity - W) / root
         assert found.norm == pytest.approx(float(torch.linalg.matrix_norm(A, 2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -154,13 +155,23 @@ def no_equilibrium(kind: str) -> Problem:
         W, b, activation = 2 * torch.eye(3), torch.ones(4, 3), lben.ReLU()
     elif kind == "W = I, softplus, b = 0":
         W, b, activation = torch.eye(3), torch.zeros(4, 3), lben.Softplus()  # type: ignore[assignment]
+    elif kind == "softplus that just misses":  # min of softplus(2z + b) - z is 1e-6
+        W, activation = 2 * torch.eye(1), lben.Softplus()  # type: ignore[assignment]
+        b = torch.full((4, 1), 2e-6 - 2 * math.log(2), dtype=torch.float64)
     else:
         W, b, activation = torch.tensor([[0.0, 1.5], [1.5, 0.0]]), torch.ones(4, 2), lben.ReLU()
     return Problem(DenseOperator(W.double()), activation, b.double())
 
 
 @pytest.mark.parametrize(
-    "kind", ["W = I, ReLU, b = 1", "W = 2, ReLU, b = 1", "W = I, softplus, b = 0", "two units that feed each other"]
+    "kind",
+    [
+        "W = I, ReLU, b = 1",
+        "W = 2, ReLU, b = 1",
+        "W = I, softplus, b = 0",
+        "softplus that just misses",
+        "two units that feed each other",
+    ],
 )
 @pytest.mark.parametrize("solver", SOLVERS, ids=name)
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4])
@@ -275,6 +286,8 @@ def test_a_tolerance_below_the_precision_is_named() -> None:
     problem = Problem(DenseOperator(operator.W.float(), None), lben.ReLU(), problems.biases(8, 10).float())
     with pytest.raises(lben.NotConverged, match="float32 cannot resolve"):
         solve(lben.PeacemanRachford(tolerance=1e-12, max_iterations=200), problem)
+    with pytest.raises(lben.NotConverged, match="Raise max_iterations"):
+        solve(lben.PeacemanRachford(tolerance=1e-6, max_iterations=1), problem)
 
 
 def test_scale_does_not_matter() -> None:

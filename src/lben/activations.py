@@ -157,7 +157,7 @@ class LeakyReLU(Scalar):
     slope: float = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 <= self.slope <= 1:
+        if not 0 <= checks.number("slope", self.slope) <= 1:
             refuse_slope(f"LeakyReLU(slope={self.slope})", -1.0, self.slope)
 
     @property
@@ -254,7 +254,7 @@ class ELU(Scalar):
     a: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.a <= 1:
+        if not 0 < checks.number("a", self.a) <= 1:
             refuse_slope(f"ELU(a={self.a})", 0.0, self.a)
 
     @property
@@ -286,18 +286,20 @@ class Elementwise(Scalar):
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise InvalidInput(f"Elementwise needs a function from tensor to tensor, not {self.fn!r}.")
-        name = getattr(self.fn, "__name__", None) or repr(self.fn)
-        check_slopes(f"Elementwise({name})", self, self.derivative)
+        name = f"Elementwise({getattr(self.fn, '__name__', None) or repr(self.fn)})"
+        if isinstance(self.fn, torch.nn.Module) and any(p.requires_grad for p in self.fn.parameters()):
+            raise InvalidInput(f"{name} has parameters, and training them could take its slope out of [0, 1].")
+        check_slopes(name, self, self.derivative)
         object.__setattr__(self, "domain", sampled_domain(self))
 
     def __call__(self, v: Tensor) -> Tensor:
-        return self.fn(v)
+        return self.fn(v.clone())
 
     def derivative(self, v: Tensor) -> Tensor:
         differentiable = torch.is_grad_enabled() and v.requires_grad
         with torch.enable_grad():
             point = v if differentiable else v.detach().requires_grad_()
-            value = self.fn(point)
+            value = self.fn(point.clone())  # a clone, for a function that works in place
             if not value.requires_grad:
                 return torch.zeros_like(v)
             (slope,) = torch.autograd.grad(value.sum(), point, create_graph=differentiable)
@@ -311,6 +313,8 @@ class PerUnit(Activation):
     """A list of scalar activations, one for each unit: sigma_i is applied to the i-th entry."""
 
     def __init__(self, activations: Sequence[Scalar]) -> None:
+        if not isinstance(activations, Sequence):
+            raise InvalidInput(f"PerUnit takes a list of activations, not {activations!r}.")
         self.activations = tuple(activations)
         for activation in self.activations:
             if not isinstance(activation, Scalar):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -10,25 +11,29 @@ from torch import Tensor
 from lben.errors import InvalidInput
 
 FLOATS = (torch.float32, torch.float64)
+_SMALLEST, _LARGEST = 1e-37, 1e37  # of single precision, with a decade to spare
 
 
 def positive(name: str, value: float) -> float:
-    """`value` as a float if it is a finite number above zero."""
-    number = _number(name, value)
-    if not (math.isfinite(number) and number > 0):
+    """`value` as a float if it is above zero, finite, and neither in single precision a zero or an infinity."""
+    real = number(name, value)
+    if not (math.isfinite(real) and real > 0):
         raise InvalidInput(f"{name} must be a finite number above 0, not {value}.")
-    return number
+    if not _SMALLEST <= real <= _LARGEST:
+        raise InvalidInput(f"{name} must lie between {_SMALLEST:g} and {_LARGEST:g}, not {value}.")
+    return real
 
 
 def count(name: str, value: int) -> int:
     """`value` if it is an integer of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise InvalidInput(f"{name} must be an integer of at least 1, not {value!r}.")
-    return value
+    return int(value)
 
 
-def _number(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+def number(name: str, value: float) -> float:
+    """`value` as a float if it is a real number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidInput(f"{name} must be a number, not {value!r}.")
     return float(value)
 

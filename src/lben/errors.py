@@ -30,28 +30,39 @@ class InvalidFile(LbenError, ValueError):
     """A file is not a model of this library, or not as it was written."""
 
 
-class NotWellPosed(LbenError, ValueError):
+class _Measured(LbenError):
+    """An error with the number that caused it, which survives pickling."""
+
+    def __init__(self, message: str, number: float) -> None:
+        super().__init__(message, number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NotWellPosed(_Measured, ValueError):
     """Weights do not satisfy Condition `W`; `eigenvalue` is the offending one."""
 
-    def __init__(self, message: str, eigenvalue: float) -> None:
-        super().__init__(message)
-        self.eigenvalue = eigenvalue
+    @property
+    def eigenvalue(self) -> float:
+        return self.number
 
 
-class BoundNotMet(LbenError, ValueError):
+class BoundNotMet(_Measured, ValueError):
     """Weights do not satisfy Condition `lipschitz` for gamma; `eigenvalue` is the offending one."""
 
-    def __init__(self, message: str, eigenvalue: float) -> None:
-        super().__init__(message)
-        self.eigenvalue = eigenvalue
+    @property
+    def eigenvalue(self) -> float:
+        return self.number
 
 
-class NotConverged(LbenError, RuntimeError):
+class NotConverged(_Measured, RuntimeError):
     """A solver stopped before its tolerance was met; `residual` is the worst of the batch."""
 
-    def __init__(self, message: str, residual: float) -> None:
-        super().__init__(message)
-        self.residual = residual
+    @property
+    def residual(self) -> float:
+        return self.number
 
 
 class ConvergenceWarning(UserWarning):

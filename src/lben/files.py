@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,22 +28,23 @@ _NETWORKS: dict[str, type[LBEN | MON | UnconstrainedEN]] = {c.__name__: c for c 
 
 def save(net: EquilibriumNetwork, path: str | os.PathLike[str]) -> None:
     """Write a network to a file: to a temporary one first, so that no half of it is ever left."""
-    if type(net).__name__ not in _NETWORKS:
+    if type(net) not in _NETWORKS.values():
         raise InvalidInput(f"lben.save writes {', '.join(_NETWORKS)}, not {type(net).__name__}.")
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
     text = json.dumps(_describe(net), sort_keys=True)
     content = serialize(tensors, metadata={"lben": text, "sha256": _digest(text, tensors)})
     target = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    if target.is_dir() or not target.parent.is_dir():
+        raise InvalidInput(f"{str(path)!r} cannot be written: it must name a file in a directory that exists.")
+    temporary = target.parent / f".lben-{uuid.uuid4().hex}"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str]) -> LBEN | MON | UnconstrainedEN:
@@ -122,6 +123,8 @@ def _describe_activation(activation: Activation) -> dict[str, Any]:
             "keep its state_dict, and make the network again with the same activation."
         )
     name = type(activation).__name__
+    if getattr(activations, name, None) is not type(activation):
+        raise InvalidInput(f"lben.save writes the activations of lben, not {activation!r}.")
     if isinstance(activation, PerUnit):
         return {"name": name, "activations": [_describe_activation(a) for a in activation.activations]}
     return {"name": name, **asdict(activation)}  # type: ignore[call-overload]

@@ -64,7 +64,7 @@ class _FusedEquilibrium(torch.autograd.Function):
         b = torch.addmm(bz, x, U.T)
         if bias is not None:
             b.add_(bias)
-        least = float(layer.epsilon) / (1.0 if direct.lam is None else float(direct.lam.max()))
+        least = float(layer.epsilon) * (1.0 if direct.psi is None else float(direct.psi.min()))
         operator = DenseOperator(direct.W, direct.lam, monotonicity_bound=least)
         checks.finite_sum(b, x=x, V=V, N=N, d=d, U=U, Wo=Wo, bz=bz, bias=bias)
         problem = Problem(operator, layer.activation, b)

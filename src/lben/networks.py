@@ -45,10 +45,8 @@ class EquilibriumNetwork(nn.Module):
         self.activation = activation
         self.solver = PeacemanRachford() if solver is None else solver
         self._kept: tuple[list[Tensor], DenseOperator] | None = None
-        if not isinstance(activation, Activation):
-            raise InvalidInput(f"activation must be one of lben's, such as lben.ReLU(), not {activation!r}.")
-        if activation.units not in (None, self.hidden_features):
-            raise InvalidInput(f"{activation.units} activations were given for {self.hidden_features} units.")
+        if normalize is not None and not isinstance(normalize, Normalize):
+            raise InvalidInput(f"normalize must be an lben.Normalize(mean, std), not {normalize!r}.")
         if normalize is not None and normalize.features not in (1, self.in_features):
             raise InvalidInput(f"normalize has {normalize.features} features, but the network {self.in_features}.")
 
@@ -70,6 +68,19 @@ class EquilibriumNetwork(nn.Module):
         return self.parameterization.gamma
 
     @property
+    def activation(self) -> Activation:
+        """sigma; assign another at any time."""
+        return self._activation
+
+    @activation.setter
+    def activation(self, activation: Activation) -> None:
+        if not isinstance(activation, Activation):
+            raise InvalidInput(f"activation must be one of lben's, such as lben.ReLU(), not {activation!r}.")
+        if activation.units not in (None, self.hidden_features):
+            raise InvalidInput(f"{activation.units} activations were given for {self.hidden_features} units.")
+        self._activation = activation
+
+    @property
     def solver(self) -> Solver:
         """The method that finds equilibria, forward and backward; assign another at any time."""
         return self._solver
@@ -86,13 +97,16 @@ class EquilibriumNetwork(nn.Module):
         return weights
 
     def forward(self, x: Tensor, *, bias: Tensor | None = None) -> Tensor:
-        """y, of shape (..., out_features)."""
+        """y, of shape (..., out_features); mixed precision is turned off inside."""
+        if torch.is_autocast_enabled(x.device.type if isinstance(x, Tensor) else "cpu"):
+            with torch.autocast(x.device.type, enabled=False):
+                return self.forward(x.to(self.parameterization.U.dtype), bias=bias)
         p, on_failure = self.parameterization, self._on_failure()
         if self.training and isinstance(p, Monotone):
-            scaled, rows = self._scaled(x), self._outside(x, bias)
-            z = fused_equilibrium(p, _rows(scaled), rows, self.activation, self.solver, on_failure)
+            scaled, outside = self._scaled(x), self._outside(x, bias)
+            z = fused_equilibrium(p, _rows(scaled), outside, self.activation, self.solver, on_failure)
         else:
-            b = _rows(self._bias(x, bias))
+            b = self._bias(x, bias)
             z = equilibrium(self._operator(), self.activation, b, self.solver, on_failure=on_failure)
         return F.linear(z, p.Wo, p.by).reshape(*x.shape[:-1], self.out_features)
 
@@ -108,13 +122,12 @@ class EquilibriumNetwork(nn.Module):
 
         `start` is a z or an earlier solution to start from; `keep_history` keeps the residuals of every iteration.
         """
-        b = self._bias(x, bias)
-        operator, rows, on_failure = self._operator(), _rows(b), self._on_failure()
-        problem = Problem(operator, self.activation, rows.detach())
+        b, operator, on_failure = self._bias(x, bias), self._operator(), self._on_failure()
+        problem = Problem(operator, self.activation, b.detach())
         flat = solve(self.solver, problem, start=start, keep_history=keep_history, on_failure=on_failure)
         known = Known(flat.z, flat.v, flat.iterations)
-        z = equilibrium(operator, self.activation, rows, self.solver, on_failure=on_failure, known=known)
-        return flat.reshape(z, b.shape[:-1])
+        z = equilibrium(operator, self.activation, b, self.solver, on_failure=on_failure, known=known)
+        return flat.reshape(z, x.shape[:-1])
 
     def bound(self, domain: BoundDomain = "input") -> float:
         """A Lipschitz bound, checked now from the weights in double precision.
@@ -127,7 +140,7 @@ class EquilibriumNetwork(nn.Module):
         if domain == "pixels" and self.normalize is None:
             raise InvalidInput("A bound in pixels needs a network made with normalize=Normalize(mean, std).")
         with torch.no_grad():
-            weights = self.weights().to(torch.float64).validate()
+            weights = self.weights().to("cpu").to(torch.float64).validate()
             value = _product_bound(weights) if self.gamma is None else _check_bound(weights, self.gamma)
         return value * (self.normalize.gain if domain == "pixels" and self.normalize is not None else 1.0)
 
@@ -141,14 +154,17 @@ class EquilibriumNetwork(nn.Module):
         if bias is None:
             return None
         checks.features("bias", bias, self.hidden_features, self.parameterization.U)
-        return _rows(bias.expand(*x.shape[:-1], self.hidden_features))
+        shape = (*x.shape[:-1], self.hidden_features)
+        if not _fits(bias.shape, shape):
+            raise InvalidInput(f"bias of shape {tuple(bias.shape)} does not fit a hidden layer of shape {shape}.")
+        return _rows(bias.expand(shape))
 
     def _bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """U x + bz, and the bias from outside if there is one, with the shape of the batch."""
+        """U x + bz, and the bias from outside if there is one, as rows."""
         p = self.parameterization
-        b = F.linear(self._scaled(x), p.U, p.bz)
-        if bias is not None:
-            b = b + checks.features("bias", bias, self.hidden_features, p.U)
+        b = _rows(F.linear(self._scaled(x), p.U, p.bz))
+        outside = self._outside(x, bias)
+        b = b if outside is None else b + outside
         checks.finite_sum(b, x=x, bias=bias, **dict(p.named_parameters()))
         return b
 
@@ -223,7 +239,7 @@ class LBEN(EquilibriumNetwork):
 
         epsilon becomes what the weights leave room for, if that is less. Raises NotWellPosed or BoundNotMet.
         """
-        sizes = (weights.in_features, weights.hidden_features, weights.out_features)
+        sizes = _sizes(weights)
         net = cls(
             *sizes,
             gamma=weights.gamma if gamma is None else gamma,
@@ -262,7 +278,7 @@ class MON(EquilibriumNetwork):
         normalize: Normalize | None = None,
     ) -> MON:
         """The MON of these weights, whose metric is the Euclidean one whatever they carry; raises NotWellPosed."""
-        sizes = (weights.in_features, weights.hidden_features, weights.out_features)
+        sizes = _sizes(weights)
         net = cls(*sizes, epsilon=epsilon, activation=activation, solver=solver, normalize=normalize)
         return net._assign(weights)
 
@@ -292,9 +308,22 @@ class UnconstrainedEN(EquilibriumNetwork):
         normalize: Normalize | None = None,
     ) -> UnconstrainedEN:
         """The unconstrained network of these weights; their metric is forgotten, for training would void it."""
-        sizes = (weights.in_features, weights.hidden_features, weights.out_features)
+        sizes = _sizes(weights)
         net = cls(*sizes, activation=activation, solver=solver, normalize=normalize)
         return net._assign(weights)
+
+
+def _sizes(weights: Weights) -> tuple[int, int, int]:
+    if not isinstance(weights, Weights):
+        raise InvalidInput(f"from_weights takes an lben.Weights, not {weights!r}.")
+    return weights.in_features, weights.hidden_features, weights.out_features
+
+
+def _fits(shape: torch.Size, target: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape expands to the target."""
+    return len(shape) <= len(target) and all(
+        a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False)
+    )
 
 
 def _rows(b: Tensor) -> Tensor:

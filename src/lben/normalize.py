@@ -24,6 +24,9 @@ class Normalize(nn.Module):
         super().__init__()
         self.register_buffer("mean", _statistic("mean", mean))
         self.register_buffer("std", _statistic("std", std))
+        sizes = (self.mean.numel(), self.std.numel())
+        if min(sizes) > 1 and sizes[0] != sizes[1]:
+            raise InvalidInput(f"mean has {sizes[0]} entries and std {sizes[1]}: they must be as many, or one.")
         if not bool((self.std > 0).all()):
             raise InvalidInput(f"std must be above 0 in every entry, but its smallest is {float(self.std.min()):.6g}.")
 
@@ -47,7 +50,10 @@ class Normalize(nn.Module):
 
 
 def _statistic(name: str, value: float | Sequence[float] | Tensor) -> Tensor:
-    tensor = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone().reshape(-1)
+    try:
+        tensor = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone().reshape(-1)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"{name} must be a number or one number a feature, not {value!r}.") from error
     if tensor.numel() == 0:
         raise InvalidInput(f"{name} must be a number or one number a feature, but it is empty.")
     return checks.finite(name, tensor)

@@ -14,6 +14,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from lben import checks
+
 
 @dataclass
 class _Facts:
@@ -26,12 +28,12 @@ class _Facts:
 
     @cached_property
     def scaled(self) -> Tensor:
-        """A, in double precision."""
-        W = self.W.double()
-        A = torch.eye(W.shape[0], dtype=W.dtype, device=W.device) - W
+        """A, in double precision, on the CPU since some devices have none."""
+        W = checks.finite("W", self.W).to("cpu", torch.float64)
+        A = torch.eye(W.shape[0], dtype=W.dtype) - W
         if self.lam is None:
             return A
-        root = self.lam.double().sqrt()
+        root = self.lam.to("cpu", torch.float64).sqrt()
         return root[:, None] * A / root
 
     @cached_property
@@ -93,6 +95,11 @@ class DenseOperator:
         """The operator of W', whose metric is the inverse of Lambda; m, L, c and factors are shared."""
         return self._share(self.W, not self.transposed)
 
+    def exact(self) -> DenseOperator:
+        """The same operator without estimates: m and c are computed."""
+        other = DenseOperator(self._facts.W, self._facts.lam)
+        return other.transpose() if self.transposed else other
+
     def _share(self, W: Tensor, transposed: bool) -> DenseOperator:
         other = object.__new__(DenseOperator)
         other.W, other.transposed, other._facts = W, transposed, self._facts
@@ -137,14 +144,11 @@ class DenseOperator:
         """The gradient of <q, W z>, summed over the batch, with respect to `tensors`."""
         return (z.T @ q,) if self.transposed else (q.T @ z,)
 
-    def resolvent(self, alpha: float) -> Tensor:
-        """R = (I + alpha (I - W))^-1 as it is applied to rows: w times this matrix is R w."""
-        resolvent = self.cayley(alpha) / 2
-        resolvent.diagonal().add_(0.5)
-        return resolvent
-
     def cayley(self, alpha: float) -> Tensor:
-        """C = 2R - I as it is applied to rows; computed once for the operator and its transpose."""
+        """C = 2 (I + alpha (I - W))^-1 - I as it is applied to rows: w times this matrix is C w.
+
+        It is computed once for the operator and its transpose.
+        """
         known = self._facts.cayleys
         if alpha not in known:
             W = self._facts.W

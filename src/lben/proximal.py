@@ -127,20 +127,50 @@ def check_slopes(name: str, sigma: Function, derivative: Function) -> None:
     so that a jump, whose derivative is zero on both sides, is seen as well.
     """
     far = torch.logspace(1, 4, 4000, dtype=torch.float64)
-    x = torch.cat([-far.flip(0)[:-1], torch.linspace(-10, 10, 80_001, dtype=torch.float64), far[1:]])
-    y = sigma(x)
-    if y.shape != x.shape or not torch.equal(sigma(x.flip(0)).flip(0), y):
-        raise InvalidInput(f"{name} is not elementwise: each output entry must depend on its own input entry alone.")
-    if not bool(torch.isfinite(y).all()):
-        where = float(x[~torch.isfinite(y)][0])
-        raise InvalidActivation(f"{name} is not finite at x = {where:.6g}, so it has no slope there.")
+    near = torch.linspace(-10, 10, 80_001, dtype=torch.float64)
+    x = torch.cat([-far.flip(0)[:-1], near, far[1:]])
+    y = _sample(name, sigma, x)
     secants = (y[1:] - y[:-1]) / (x[1:] - x[:-1])
     points = torch.cat([x, (x[1:] + x[:-1]) / 2])
-    slopes = torch.cat([derivative(x), secants])
+    derivatives = derivative(x).detach()
+    slopes = torch.cat([derivatives, secants])
     excess = torch.maximum(slopes - 1, -slopes)
     worst = int(torch.where(excess.isnan(), torch.full_like(excess, math.inf), excess).argmax())
     if not float(excess[worst]) <= 1e-7:
         refuse_slope(name, float(points[worst]), float(slopes[worst]))
+    _compare_with_autograd(name, x, secants, derivatives)
+
+
+def _sample(name: str, sigma: Function, x: Tensor) -> Tensor:
+    """sigma(x), if it is a tensor like x, finite, and each of its entries depends on its own entry of x alone."""
+    try:
+        y = sigma(x)
+    except Exception as error:
+        raise InvalidInput(f"{name} fails on a float64 tensor: {type(error).__name__}: {error}") from error
+    if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != x.dtype:
+        raise InvalidInput(f"{name} must return a tensor of the shape and dtype it is given.")
+    y = y.detach()
+    if not bool(torch.isfinite(y).all()):
+        where = float(x[~torch.isfinite(y)][0])
+        raise InvalidActivation(f"{name} is not finite at x = {where:.6g}, so it has no slope there.")
+    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:1000]
+    again = sigma(x[chosen].reshape(20, 50)).detach().reshape(-1)
+    if not torch.allclose(again, y[chosen], rtol=1e-6, atol=1e-9):
+        raise InvalidInput(f"{name} is not elementwise: each output entry must depend on its own input entry alone.")
+    return y
+
+
+def _compare_with_autograd(name: str, x: Tensor, secants: Tensor, derivatives: Tensor) -> None:
+    """Refuse a function whose derivative autograd does not see, for its gradients would be wrong in silence."""
+    left, right = derivatives[:-1], derivatives[1:]
+    apart = (secants - (left + right) / 2).abs() - (left - right).abs()
+    apart = torch.where(x[1:].abs() <= 10, apart, 0.0)
+    worst = int(apart.argmax())
+    if float(apart[worst]) > 1e-3:
+        raise InvalidActivation(
+            f"{name} rises with slope {float(secants[worst]):.6g} at x = {float(x[worst]):.6g}, but autograd finds "
+            f"{float(left[worst]):.6g}: write it in torch operations that can be differentiated."
+        )
 
 
 def refuse_slope(name: str, point: float, slope: float) -> None:

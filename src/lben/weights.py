@@ -31,6 +31,8 @@ class Weights:
     gamma: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("W", "U", "bz", "Wo", "by"):
+            checks.floating(name, getattr(self, name))
         for name, tensor in self.tensors().items():
             checks.floating(name, tensor)
             if tensor.dtype != self.W.dtype or tensor.device != self.W.device:

@@ -70,7 +70,7 @@ class Solution:
             residual=self.residual.reshape(batch),
             refuted=None if self.refuted is None else self.refuted.reshape(batch),
             defect=self.defect.reshape(*batch, z.shape[-1]),
-            history=None if self.history is None else self.history.reshape(-1, *batch),
+            history=None if self.history is None else self.history.reshape(len(self.history), *batch),
         )
 
     def error_bound(self, weights: Weights) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from lben.errors import ConvergenceWarning, NotConverged
 from lben.solvers.base import OnFailure, Problem, Solution, Solver, Yardstick
 
+_CONFIRMING_STEPS = 5
 _NEWTON_ENTRIES = 2**23  # matrix entries that one batch of dense solves may hold: 64 MB in double precision
 
 
@@ -79,19 +80,18 @@ def _confirm(solver: Solver, problem: Problem, solution: Solution) -> Solution:
     """Where no metric proves that an equilibrium exists, take "converged" back from what only looks like one.
 
     With W = I and b = 1 the iterates of a ReLU network run off to infinity and the *relative* residual tends to
-    zero. Near a true equilibrium a Newton step is short and makes the residual fall at once; here it does neither.
+    zero. Near a true equilibrium a few Newton steps go a short way and end with almost no residual; here they do not.
     """
     if problem.operator.proved:
         return solution
-    step = newton_step(problem, solution.z)
-    moved = solution.z + step
-    before = solution.z - problem.activation(problem.operator.affine(solution.z, problem.b))
-    after = moved - problem.activation(problem.operator.affine(moved, problem.b))
-    floor = 100 * torch.finfo(step.dtype).eps
+    z = solution.z
+    for _ in range(_CONFIRMING_STEPS):
+        z = z + newton_step(problem, z)
+    z_hat = problem.activation(problem.operator.affine(z, problem.b))
     measure = Yardstick(problem.b).residual
-    short = measure(step, solution.z) <= math.sqrt(solver.tolerance)
-    falls = measure(after, solution.z) <= 0.3 * measure(before, solution.z) + floor
-    return replace(solution, refuted=~(short & falls))
+    near = measure(z - solution.z, solution.z) <= math.sqrt(solver.tolerance)
+    solved = measure(z - z_hat, z_hat) <= max(1e-3 * solver.tolerance, 1e3 * torch.finfo(z.dtype).eps)
+    return replace(solution, refuted=~(near & solved))
 
 
 def newton_step(problem: Problem, z: Tensor) -> Tensor:
@@ -126,13 +126,14 @@ def _fall_back(solver: Solver, problem: Problem, solution: Solution) -> Solution
 
     failed = ~solution.converged
     index = failed.nonzero()[:, 0]
-    newton = Newton(tolerance=solver.tolerance)
-    rescue = solve(newton, problem.rows(index), on_failure="raise")
+    failed_rows = replace(problem.rows(index), operator=problem.operator.exact())
+    rescue = solve(Newton(tolerance=solver.tolerance), failed_rows, on_failure="raise")
     parts = {name: getattr(solution, name).clone() for name in ("z", "v", "residual", "defect")}
     for name, whole in parts.items():
         whole[index] = getattr(rescue, name)
     iterations = solution.iterations + rescue.iterations
-    return replace(solution, iterations=iterations, refuted=None, state=None, **parts)
+    method = f"{solution.method}, then {rescue.method}"
+    return replace(solution, iterations=iterations, method=method, refuted=None, state=None, **parts)
 
 
 def _explain(solver: Solver, problem: Problem, solution: Solution) -> str:
@@ -144,6 +145,9 @@ def _explain(solver: Solver, problem: Problem, solution: Solution) -> str:
     )
     if not problem.operator.proved:
         return f"{text} No metric proves that these weights have an equilibrium at all; there may be none."
-    if solver.tolerance < 50 * torch.finfo(problem.b.dtype).eps:
+    if not math.isfinite(worst):
+        return f"{text} The iterates overflowed: scale the input down or use float64."
+    if worst < 1e3 * torch.finfo(problem.b.dtype).eps:
         return f"{text} {str(problem.b.dtype)[6:]} cannot resolve so small a tolerance: use float64 or loosen it."
-    return f"{text} Raise max_iterations, loosen tolerance, leave alpha at its automatic value, or use lben.Newton()."
+    other = "use float64" if solution.method == "Newton" else "use lben.Newton()"
+    return f"{text} Raise max_iterations, loosen tolerance, leave alpha at its automatic value, or {other}."

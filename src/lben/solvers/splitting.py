@@ -57,4 +57,4 @@ def starting_z(problem: Problem, start: Tensor | Solution | None) -> Tensor:
     flat = checks.features("start", z, problem.b.shape[-1], problem.b).detach().reshape(-1, problem.b.shape[-1])
     if flat.shape != problem.b.shape:
         raise InvalidInput(f"start holds {flat.shape[0]} samples, but the batch has {problem.b.shape[0]}.")
-    return flat
+    return checks.finite("start", flat)
