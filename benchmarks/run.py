@@ -32,7 +32,7 @@ from lben.solvers.base import Problem, Yardstick
 from lben.solvers.loop import solve
 
 RESULTS = Path(__file__).parent / "results"
-SEED, BATCH, REPEATS, EPOCHS = 0, 128, 40, 4
+SEED, BATCH, REPEATS, EPOCHS = 0, 128, 80, 4
 DATA = embedded_mnist()
 Step = Callable[[], object]
 

@@ -58,7 +58,7 @@ def finite(name: str, tensor: Tensor) -> Tensor:
 
 def finite_sum(result: Tensor, **causes: Tensor | None) -> None:
     """Pass a `result` whose sum is finite at the cost of one call; else name the first cause that is not finite."""
-    if math.isfinite(float(result.detach().sum())):
+    if math.isfinite(result.sum().item()):
         return
     for name, tensor in causes.items():
         if tensor is not None:

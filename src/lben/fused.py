@@ -65,7 +65,8 @@ class _FusedEquilibrium(torch.autograd.Function):
         if bias is not None:
             b.add_(bias)
         least = float(layer.epsilon) * (1.0 if direct.psi is None else float(direct.psi.min()))
-        operator = DenseOperator(direct.W, direct.lam, monotonicity_bound=least)
+        lam = None if direct.psi is None else direct.psi.reciprocal()
+        operator = DenseOperator(direct.W, lam, monotonicity_bound=least)
         checks.finite_sum(b, x=x, V=V, N=N, d=d, U=U, Wo=Wo, bz=bz, bias=bias)
         problem = Problem(operator, layer.activation, b)
         solution = solve(layer.solver, problem, on_failure=layer.on_failure)

@@ -27,12 +27,12 @@ from lben.weights import Weights
 class Direct:
     """W of the direct forms, and what its gradient needs again.
 
-    `gram` is Lam U U' Lam. lam, psi and gram are None in the forms that lack them.
+    `outer` is the matrix of the products lam_i lam_j, and `gram` is Lam U U' Lam. What a form lacks is None.
     """
 
     W: Tensor
     psi: Tensor | None
-    lam: Tensor | None
+    outer: Tensor | None
     gram: Tensor | None
 
     @staticmethod
@@ -42,17 +42,18 @@ class Direct:
         """The equation at the head of this file, in place."""
         M = torch.addmm(N, V.T, V).sub_(N.T)
         M.diagonal().add_(epsilon)
-        psi = lam = gram = None
+        psi = outer = gram = None
         if d is not None:
             psi = torch.exp(d)
-            lam = psi.reciprocal()
             if gamma is not None:
-                gram = torch.mm(U, U.T).mul_(lam).mul_(lam[:, None])
+                lam = torch.exp(-d)
+                outer = torch.outer(lam, lam)
+                gram = torch.mm(U, U.T).mul_(outer)
                 M.add_(gram, alpha=0.5 / gamma).addmm_(Wo.T, Wo, alpha=0.5 / gamma)
             M.mul_(psi[:, None])
         W = M.neg_()
         W.diagonal().add_(1)
-        return Direct(W, psi, lam, gram)
+        return Direct(W, psi, outer, gram)
 
     def pullback(
         self, G: Tensor, V: Tensor, U: Tensor, Wo: Tensor, gamma: float | None
@@ -63,10 +64,10 @@ class Direct:
         grad_d = grad_U = grad_Wo = None
         if self.psi is not None:
             grad_d = torch.linalg.vecdot(G, self.W) - G.diagonal()
-        if gamma is not None and self.lam is not None and self.gram is not None and grad_d is not None:
+        if gamma is not None and self.outer is not None and self.gram is not None and grad_d is not None:
             share = 0.5 / gamma
             grad_d = torch.sub(grad_d, torch.linalg.vecdot(both, self.gram), alpha=share)
-            grad_U = torch.addmm(U, both * self.lam * self.lam[:, None], U, beta=0, alpha=share)
+            grad_U = torch.addmm(U, both * self.outer, U, beta=0, alpha=share)
             grad_Wo = torch.addmm(Wo, Wo, both, beta=0, alpha=share)
         return V @ both, H - H.T, grad_d, grad_U, grad_Wo
 
@@ -86,7 +87,10 @@ class DirectW(torch.autograd.Function):
         epsilon: Tensor,
     ) -> Tensor:
         direct = Direct.build(V, N, d, U, Wo, gamma, epsilon)
-        ctx.gamma, ctx.rest = gamma, (direct.psi, direct.lam, direct.gram)  # W itself would make a cycle of references
+        ctx.gamma, ctx.rest = (
+            gamma,
+            (direct.psi, direct.outer, direct.gram),
+        )  # W itself would make a cycle of references
         ctx.save_for_backward(V, d, U, Wo, direct.W)
         return direct.W
 
@@ -96,8 +100,9 @@ class DirectW(torch.autograd.Function):
         direct, gamma = Direct(W, *ctx.rest), ctx.gamma
         if torch.is_grad_enabled() and d is not None:  # a second derivative is wanted: everything with its history
             lam = torch.exp(-d)
-            gram = None if gamma is None else (U @ U.T) * lam * lam[:, None]
-            direct = Direct(W, torch.exp(d), lam, gram)
+            outer = torch.outer(lam, lam)
+            gram = None if gamma is None else (U @ U.T) * outer
+            direct = Direct(W, torch.exp(d), outer, gram)
         return *direct.pullback(grads[0], V, U, Wo, gamma), None, None
 
 
