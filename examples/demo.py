@@ -39,10 +39,10 @@ class Outcome:
 
 def train(name: str, net: lben.EquilibriumNetwork, data: ImageData, progress: Progress) -> float:
     """Ordinary training with Adam and a one-cycle schedule; the seconds it took."""
-    started = time.perf_counter()
     batches = -(-len(data.train_labels) // BATCH)
     optimizer = torch.optim.Adam(net.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, EPOCHS * batches)
+    started = time.perf_counter()
     task = progress.add_task(name, total=EPOCHS * batches, loss=float("nan"))
     for _ in range(EPOCHS):
         for index in torch.randperm(len(data.train_labels)).split(BATCH):
