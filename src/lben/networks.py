@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import Activation, ReLU
-from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
+from lben.bounds import check_bound, product_bound
+from lben.errors import InvalidInput
 from lben.fused import fused_equilibrium
 from lben.implicit import Known, equilibrium
 from lben.normalize import Normalize
@@ -141,7 +142,7 @@ class EquilibriumNetwork(nn.Module):
             raise InvalidInput("A bound in pixels needs a network made with normalize=Normalize(mean, std).")
         with torch.no_grad():
             weights = self.weights().to("cpu").to(torch.float64).validate()
-            value = _product_bound(weights) if self.gamma is None else _check_bound(weights, self.gamma)
+            value = product_bound(weights) if self.gamma is None else check_bound(weights, self.gamma)
         return value * (self.normalize.gain if domain == "pixels" and self.normalize is not None else 1.0)
 
     def _scaled(self, x: Tensor) -> Tensor:
@@ -334,27 +335,3 @@ def _same(kept: list[Tensor], now: list[Tensor]) -> bool:
     return len(kept) == len(now) and all(
         a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(kept, now, strict=True)
     )
-
-
-def _check_bound(weights: Weights, gamma: float) -> float:
-    smallest = float(torch.linalg.eigvalsh(weights.condition(gamma))[0])
-    if not smallest > 0:
-        raise BoundNotMet(
-            f"Rounding has broken the bound gamma = {gamma}: the smallest eigenvalue of Condition lipschitz is "
-            f"{smallest:.6g}. Use float64, or smaller free variables.",
-            smallest,
-        )
-    return gamma
-
-
-def _product_bound(weights: Weights) -> float:
-    """|Wo Lam^(-1/2)| |Lam^(1/2) U| / m in the metric Lambda."""
-    m = DenseOperator(weights.W, weights.lam).monotonicity
-    if not m > 0:
-        raise NotWellPosed(
-            f"No bound is known for these weights: in their metric I - W is not monotone (m = {m:.6g}).", 2 * m
-        )
-    root = weights.metric().sqrt()
-    out = torch.linalg.matrix_norm(weights.Wo / root, 2)
-    into = torch.linalg.matrix_norm(root[:, None] * weights.U, 2)
-    return float(out * into / m)
