@@ -24,7 +24,8 @@ sys.meta_path.insert(0, Block())
 import lben, lben.data
 lben.LBEN(4, 3, 2, gamma=1.0)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def test_every_public_name_is_there() -> None:

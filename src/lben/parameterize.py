@@ -87,10 +87,8 @@ class DirectW(torch.autograd.Function):
         epsilon: Tensor,
     ) -> Tensor:
         direct = Direct.build(V, N, d, U, Wo, gamma, epsilon)
-        ctx.gamma, ctx.rest = (
-            gamma,
-            (direct.psi, direct.outer, direct.gram),
-        )  # W itself would make a cycle of references
+        ctx.gamma = gamma
+        ctx.rest = (direct.psi, direct.outer, direct.gram)  # all but W, which would make a cycle of references
         ctx.save_for_backward(V, d, U, Wo, direct.W)
         return direct.W
 
@@ -137,7 +135,7 @@ class Parameterization(nn.Module):
 
     @abstractmethod
     def assign(self, weights: Weights) -> None:
-        """Choose the free variables so that they stand for `weights`, or say why they cannot."""
+        """Choose the free variables so that they stand for these valid `weights`, or say why they cannot."""
 
     def _assign_shared(self, weights: Weights) -> None:
         for name in ("U", "bz", "Wo", "by"):
@@ -184,7 +182,7 @@ class Monotone(Parameterization):
         return float(self.epsilon)
 
     def assign(self, weights: Weights) -> None:
-        free = weights.to(torch.float64).validate()
+        free = weights.to(torch.float64)
         self._assign_direct(free, torch.ones_like(free.bz))
 
     def _assign_direct(self, weights: Weights, lam: Tensor) -> None:
@@ -234,7 +232,7 @@ class WellPosed(Monotone):
     def assign(self, weights: Weights) -> None:
         if weights.lam is None:
             raise InvalidInput("These weights carry no metric lam, and without one they cannot be parameterized.")
-        free = weights.to(torch.float64).validate()
+        free = weights.to(torch.float64)
         lam = free.metric()
         self._assign_direct(free, lam)
         _copy(self.d, -torch.log(lam))

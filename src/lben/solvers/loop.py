@@ -31,9 +31,11 @@ def solve(
     """
     with torch.no_grad():
         solution, success = _run(solver, problem, start, keep_history, first_burst)
-        if success and problem.operator.proved:
+        proved = problem.operator.proved
+        if success and proved:
             return solution
-        solution = _confirm(solver, problem, solution)
+        if not proved:
+            solution = _confirm(solver, problem, solution)
         if bool(solution.converged.all()):
             return solution
         return _handle_failure(solver, problem, solution, on_failure)
@@ -82,8 +84,6 @@ def _confirm(solver: Solver, problem: Problem, solution: Solution) -> Solution:
     With W = I and b = 1 the iterates of a ReLU network run off to infinity and the *relative* residual tends to
     zero. Near a true equilibrium a few Newton steps go a short way and end with almost no residual; here they do not.
     """
-    if problem.operator.proved:
-        return solution
     z = solution.z
     for _ in range(_CONFIRMING_STEPS):
         z = z + newton_step(problem, z)
