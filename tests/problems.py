@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
 import lben
+from lben.data import MNIST_MEAN, MNIST_STD, embedded_mnist, pixels
 from lben.operators import DenseOperator
 from lben.parameterize import LipschitzBounded, Monotone, WellPosed
 from lben.solvers.base import Problem
@@ -110,3 +113,56 @@ def closed_form_triangular() -> tuple[Problem, Tensor]:
     for i in range(3):
         z[:, i] = torch.tanh(b[:, i] + z @ W[i])
     return Problem(DenseOperator(W, lam), lben.Tanh(), b), z
+
+
+def random_network(
+    kind: str,
+    sizes: tuple[int, int, int],
+    activation: lben.Activation,
+    *,
+    gamma: float | None,
+    size: float,
+    spread: float,
+    trained: int,
+    seed: int,
+) -> lben.EquilibriumNetwork:
+    """An LBEN or MON with free variables scaled by `size`, a metric that spreads, and some steps of Adam behind it."""
+    torch.manual_seed(seed)
+    if kind == "LBEN":
+        net: lben.EquilibriumNetwork = lben.LBEN(*sizes, gamma=gamma, activation=activation)
+    else:
+        net = lben.MON(*sizes, activation=activation)
+    net.double()
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.mul_(size)
+            if name.endswith(".d"):
+                parameter.normal_(0, spread)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
+    x, y = torch.randn(16, sizes[0]).double(), torch.randn(16, sizes[2]).double()
+    for _ in range(trained):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(net(x), 3 * y).backward()
+        optimizer.step()
+    return net.eval()
+
+
+@cache
+def mnist_network(gamma: float | None) -> lben.EquilibriumNetwork:
+    """An LBEN (a MON for gamma None) of 80 units, trained for three epochs on the MNIST images that ship inside."""
+    torch.manual_seed(0)
+    data = embedded_mnist()
+    normalize, solver = lben.Normalize(MNIST_MEAN, MNIST_STD), lben.PeacemanRachford(tolerance=1e-3)
+    net: lben.EquilibriumNetwork = (
+        lben.MON(784, 80, 10, normalize=normalize, solver=solver)
+        if gamma is None
+        else lben.LBEN(784, 80, 10, gamma=gamma, normalize=normalize, solver=solver)
+    )
+    optimizer = torch.optim.Adam(net.parameters(), lr=4e-3)
+    for _ in range(3):
+        for index in torch.randperm(len(data.train_labels)).split(64):
+            optimizer.zero_grad()
+            logits = net(pixels(data.train_images[index]))
+            torch.nn.functional.cross_entropy(logits, data.train_labels[index]).backward()
+            optimizer.step()
+    return net.eval()

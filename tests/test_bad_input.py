@@ -12,6 +12,7 @@ import lben
 
 NAN, INF = float("nan"), float("inf")
 X = torch.randn(4, 8)
+LABELS = torch.tensor([0, 1, 2, 0])
 
 
 def net() -> lben.LBEN:
@@ -127,6 +128,44 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("no lam", lambda: lben.LBEN.from_weights(weights(lam=None)), "no metric"),
     ("NaN in W", lambda: lben.MON.from_weights(weights(W=torch.full((6, 6), NAN))), "W holds nan"),
     ("W = 2I", lambda: lben.MON.from_weights(weights(W=2 * torch.eye(6))), "is -2, and it must be positive"),
+    ("certify a module", lambda: lben.certify(torch.nn.Linear(2, 2)), "not Linear"),  # type: ignore[arg-type]
+    ("certify gamma 0", lambda: lben.certify(net(), 0.0), "gamma .* not 0.0"),
+    ("certify in pixels", lambda: lben.certify(net(), domain="pixels"), "normalize=Normalize"),
+    ("certify singular lam", lambda: lben.certify(net(), lam=torch.zeros(6)), "lam .* smallest is 0"),
+    ("weights of singular lam", lambda: lben.certify(weights(lam=torch.zeros(6))), "lam .* smallest is 0"),
+    ("lam NaN", lambda: lben.certify(net(), lam=torch.full((6,), NAN)), "lam holds nan"),
+    ("lam of wrong size", lambda: lben.certify(net(), lam=torch.ones(5)), r"lam must have shape \(6,\), not \(5,\)"),
+    ("lam a full matrix", lambda: lben.certify(net(), lam=torch.ones(6, 6)), "lam must be diagonal"),
+    ("activation twice", lambda: lben.certify(net(), activation=lben.Tanh()), "a network has its own"),
+    ("activation text", lambda: lben.certify(weights(), activation="relu"), "not 'relu'"),  # type: ignore[arg-type]
+    ("certify NaN", lambda: lben.certify(weights(W=torch.full((6, 6), NAN))), "W holds nan"),
+    ("certify huge", lambda: lben.certify(net(), lam=torch.full((6,), 1e200, dtype=torch.float64)), "overflows"),
+    ("bound of W = 2I", lambda: lben.tightest_bound(weights(W=2 * torch.eye(6))), "No diagonal metric satisfies"),
+    ("product of W = 2I", lambda: lben.product_bound(weights(W=2 * torch.eye(6))), "not monotone"),
+    ("radius of W = 2I", lambda: lben.certified_radius(weights(W=2 * torch.eye(6)), X), "not monotone"),
+    ("bound by magic", lambda: lben.tightest_bound(net(), solver="magic"), "'magic'"),  # type: ignore[arg-type]
+    ("well_posed vector", lambda: lben.well_posed(torch.ones(4)), r"square matrix, but its shape is \(4,\)"),
+    ("well_posed NaN", lambda: lben.well_posed(torch.full((2, 2), NAN)), "W holds nan"),
+    ("radius of wrong features", lambda: lben.certified_radius(net(), torch.ones(4, 7)), r"8 features .* \(4, 7\)"),
+    ("radius of NaN", lambda: lben.certified_radius(net(), with_entry(NAN)), "x holds nan"),
+    ("radius, label 3", lambda: lben.certified_radius(net(), X, torch.tensor([0, 1, 2, 3])), "0 and 2, but there is 3"),
+    ("radius, label -1", lambda: lben.certified_radius(net(), X, torch.tensor([0, 1, 2, -1])), "there is -1"),
+    ("radius, 3 labels", lambda: lben.certified_radius(net(), X, torch.tensor([0, 1, 2])), r"Labels of shape \(3,\)"),
+    ("radius, label 0.5", lambda: lben.certified_radius(net(), X, torch.ones(4)), "integers, not float32"),
+    ("radius, one output", lambda: lben.certified_radius(lben.MON(8, 6, 1), X), "at least two outputs"),
+    ("radius negative", lambda: lben.certified_accuracy(net(), X, LABELS, [-1.0]), "radii must not be negative"),
+    ("no radii", lambda: lben.certified_accuracy(net(), X, LABELS, []), "radii is empty"),
+    ("no images", lambda: lben.certified_accuracy(net(), X[:0], LABELS[:0], [1.0]), "x is empty"),
+    ("0 restarts", lambda: lben.lipschitz_lower_bound(net(), restarts=0), "restarts .* not 0"),
+    ("seed 0.5", lambda: lben.lipschitz_lower_bound(net(), seed=0.5), "seed .* not 0.5"),  # type: ignore[arg-type]
+    ("epsilon negative", lambda: lben.attack(net(), X.sigmoid(), LABELS, [-0.1]), "epsilons .* -0.1"),
+    ("epsilon NaN", lambda: lben.attack(net(), X.sigmoid(), LABELS, [NAN]), "epsilons holds nan"),
+    ("epsilon text", lambda: lben.attack(net(), X.sigmoid(), LABELS, "big"), "not 'big'"),  # type: ignore[arg-type]
+    ("attack, label 7", lambda: lben.attack(net(), X.sigmoid(), LABELS + 7, [1.0]), "0 and 2, but there is 7"),
+    ("attack by force", lambda: lben.attack(net(), X, LABELS, [1.0], method="force"), "'force'"),  # type: ignore[arg-type]
+    ("attack outside", lambda: lben.attack(net(), X * 100, LABELS, [1.0]), r"pixels within \(0.0, 1.0\)"),
+    ("attack bounds", lambda: lben.attack(net(), X, LABELS, [1.0], bounds=(1.0, 0.0)), r"\(1.0, 0.0\)"),
+    ("attack nothing", lambda: lben.attack(net(), X[:0], LABELS[:0], [1.0]), "at least one row"),
     ("save a module", lambda: lben.save(torch.nn.Linear(2, 2), "x"), "not Linear"),  # type: ignore[arg-type]
     ("load nothing", lambda: lben.load("no/such/file"), "no/such/file is not a file"),
 ]

@@ -230,9 +230,18 @@ def test_bound_without_gamma_is_the_product(net: lben.EquilibriumNetwork) -> Non
 def test_an_unbounded_network_says_so() -> None:
     net = lben.UnconstrainedEN(2, 2, 1)
     with torch.no_grad():
-        net.get_parameter("parameterization.W").copy_(torch.tensor([[0.0, 10.0], [0.0, 0.0]]))
-    with pytest.raises(lben.NotWellPosed, match="m = -4"):
+        net.get_parameter("parameterization.W").copy_(torch.tensor([[2.0, 10.0], [0.0, 0.0]]))
+    with pytest.raises(lben.NotWellPosed, match="at most -1"):
         net.bound()
+
+
+def test_an_unconstrained_network_is_bounded_if_a_metric_is_found() -> None:
+    net = lben.UnconstrainedEN(2, 2, 1)
+    with torch.no_grad():
+        net.get_parameter("parameterization.W").copy_(torch.tensor([[0.0, 10.0], [0.0, 0.0]]))
+        net.get_parameter("parameterization.U").copy_(torch.tensor([[0.0, 0.0], [0.0, 1.0]]))
+        net.get_parameter("parameterization.Wo").copy_(torch.tensor([[1.0, 0.0]]))
+    assert 10 <= (lben.tightest_bound(net).gamma or 0) <= net.bound()  # its slope is 10
 
 
 def test_normalize_is_part_of_the_bound() -> None:

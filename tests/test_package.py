@@ -11,21 +11,53 @@ import torch
 import lben
 from lben.data import embedded_mnist, pixels
 
+WITHOUT_EXTRAS = """
+import sys
+for extra in "scipy rich cvxpy foolbox typer matplotlib pooch sklearn flint".split():
+    sys.modules[extra] = None  # its import now fails
+import torch, lben, lben.data
+net = lben.LBEN(4, 3, 2, gamma=1.0)
+x, y = torch.rand(2, 4), torch.tensor([0, 1])
+"""
+
+
+def run_without_extras(code: str) -> None:
+    run = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS + code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
 
 def test_core_imports_need_torch_numpy_and_safetensors_alone() -> None:
-    code = """
-import sys
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        extras = 'scipy rich cvxpy foolbox typer matplotlib pooch sklearn flint'.split()
-        if name.split('.')[0] in extras:
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Block())
-import lben, lben.data
-lben.LBEN(4, 3, 2, gamma=1.0)
+    run_without_extras(
+        """
+assert lben.certify(net).holds and lben.tightest_bound(net).holds and lben.well_posed(net).holds
+assert lben.certified_radius(net, x, y).radius.shape == (2,)
+assert lben.lipschitz_lower_bound(net, x, restarts=2, steps=2).value > 0
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+    )
+
+
+def test_a_missing_extra_says_which_to_install() -> None:
+    run_without_extras(
+        """
+for call, words in (
+    (lambda: lben.certify(net, rigorous=True), "rigorous=True needs flint: pip install 'lben[sdp]'."),
+    (lambda: lben.tightest_bound(net, solver="scs"), "cvxpy: pip install 'lben[sdp]'."),
+    (lambda: lben.attack(net, x, y, [1.0]), "foolbox: pip install 'lben[attacks]'."),
+    (lambda: lben.certified_radius(net, x, y, progress=True), "rich.progress: pip install 'lben[experiments]'."),
+):
+    try:
+        call()
+    except lben.MissingExtra as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(words)
+"""
+    )
+
+
+def test_certify_is_the_function_whatever_is_imported() -> None:
+    """`lben.certify` is a verb and its room has the same name: importing from the room must not hide the verb."""
+    run_without_extras("import lben.certify.radius; from lben.certify import lower; assert lben.certify(net).holds")
 
 
 def test_every_public_name_is_there() -> None:

@@ -14,6 +14,13 @@ from lben.activations import (
     Softplus,
     Tanh,
 )
+from lben.attacks import Attack, AttackMethod, Lengths, attack
+from lben.certify.certificate import Certificate
+from lben.certify.lmi import certify, product_bound
+from lben.certify.lower import LowerBound, lipschitz_lower_bound
+from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
+from lben.certify.sdp import tightest_bound
+from lben.certify.wellposed import WellPosedness, well_posed
 from lben.errors import (
     BoundNotMet,
     ConvergenceWarning,
@@ -21,6 +28,7 @@ from lben.errors import (
     InvalidFile,
     InvalidInput,
     LbenError,
+    MissingExtra,
     NotConverged,
     NotWellPosed,
 )
@@ -38,7 +46,12 @@ __all__ = [
     "Activation",
     "Anderson",
     "Arctan",
+    "Attack",
+    "AttackMethod",
     "BoundNotMet",
+    "Certificate",
+    "CertifiedAccuracy",
+    "CertifiedRadius",
     "ConvergenceWarning",
     "DouglasRachford",
     "Elementwise",
@@ -51,6 +64,9 @@ __all__ = [
     "InvalidInput",
     "LbenError",
     "LeakyReLU",
+    "Lengths",
+    "LowerBound",
+    "MissingExtra",
     "Newton",
     "Normalize",
     "NotConverged",
@@ -65,6 +81,15 @@ __all__ = [
     "Tanh",
     "UnconstrainedEN",
     "Weights",
+    "WellPosedness",
+    "attack",
+    "certified_accuracy",
+    "certified_radius",
+    "certify",
+    "lipschitz_lower_bound",
     "load",
+    "product_bound",
     "save",
+    "tightest_bound",
+    "well_posed",
 ]

@@ -53,6 +53,9 @@ class Activation(ABC):
     own_prox: bool = False
     """Whether prox^alpha is sigma for every alpha; its slopes are then 0 and 1 alone."""
 
+    linear: bool | tuple[bool, ...] = False
+    """Whether sigma(v) = v, for all units or unit by unit: certificates then need no bound on its slope."""
+
     @abstractmethod
     def __call__(self, v: Tensor) -> Tensor:
         """sigma(v)."""
@@ -141,6 +144,7 @@ class HardTanh(_OwnProx):
 class Identity(_OwnProx):
     """sigma(v) = v, a linear unit; f = 0."""
 
+    linear = True
     domain = (-math.inf, math.inf)
 
     def __call__(self, v: Tensor) -> Tensor:
@@ -159,6 +163,10 @@ class LeakyReLU(Scalar):
     def __post_init__(self) -> None:
         if not 0 <= checks.number("slope", self.slope) <= 1:
             refuse_slope(f"LeakyReLU(slope={self.slope})", -1.0, self.slope)
+
+    @property
+    def linear(self) -> bool:  # type: ignore[override]
+        return self.slope == 1
 
     @property
     def domain(self) -> Domain:
@@ -327,6 +335,10 @@ class PerUnit(Activation):
             groups.setdefault(activation, []).append(i)
         self._groups = tuple((a, torch.tensor(index)) for a, index in groups.items())
         self._order = torch.argsort(torch.cat([index for _, index in self._groups]))
+
+    @property
+    def linear(self) -> tuple[bool, ...]:  # type: ignore[override]
+        return tuple(bool(a.linear) for a in self.activations)
 
     @property
     def domains(self) -> tuple[Domain, ...]:

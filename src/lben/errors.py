@@ -9,6 +9,7 @@ __all__ = [
     "InvalidFile",
     "InvalidInput",
     "LbenError",
+    "MissingExtra",
     "NotConverged",
     "NotWellPosed",
 ]
@@ -28,6 +29,10 @@ class InvalidActivation(InvalidInput):
 
 class InvalidFile(LbenError, ValueError):
     """A file is not a model of this library, or not as it was written."""
+
+
+class MissingExtra(LbenError, ImportError):
+    """A function needs a package that is not among the core requirements; the message says what to install."""
 
 
 class _Measured(LbenError):

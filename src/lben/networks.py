@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import Activation, ReLU
-from lben.bounds import check_bound, product_bound
-from lben.errors import InvalidInput
+from lben.certify.certificate import Domain, Subject
+from lben.certify.lmi import certify, product_bound
+from lben.errors import BoundNotMet, InvalidInput
 from lben.fused import fused_equilibrium
 from lben.implicit import Known, equilibrium
 from lben.normalize import Normalize
@@ -22,7 +23,6 @@ from lben.solvers.loop import solve
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
 
-BoundDomain = Literal["input", "pixels"]
 Network = TypeVar("Network", bound="EquilibriumNetwork")
 
 
@@ -46,6 +46,7 @@ class EquilibriumNetwork(nn.Module):
         self.activation = activation
         self.solver = PeacemanRachford() if solver is None else solver
         self._kept: tuple[list[Tensor], DenseOperator] | None = None
+        self.kept_bounds: tuple[Subject, Tensor] | None = None
         if normalize is not None and not isinstance(normalize, Normalize):
             raise InvalidInput(f"normalize must be an lben.Normalize(mean, std), not {normalize!r}.")
         if normalize is not None and normalize.features not in (1, self.in_features):
@@ -130,20 +131,22 @@ class EquilibriumNetwork(nn.Module):
         z = equilibrium(operator, self.activation, b, self.solver, on_failure=on_failure, known=known)
         return flat.reshape(z, x.shape[:-1])
 
-    def bound(self, domain: BoundDomain = "input") -> float:
+    def bound(self, domain: Domain = "input") -> float:
         """A Lipschitz bound, checked now from the weights in double precision.
 
         It is gamma where one was prescribed, else |Wo Lam^(-1/2)| |Lam^(1/2) U| / m. `domain` says where distances
         between inputs are measured: at the network's input, after `Normalize`, or in pixels, before it.
         """
-        if domain not in ("input", "pixels"):
-            raise InvalidInput(f'domain must be "input" or "pixels", not {domain!r}.')
-        if domain == "pixels" and self.normalize is None:
-            raise InvalidInput("A bound in pixels needs a network made with normalize=Normalize(mean, std).")
-        with torch.no_grad():
-            weights = self.weights().to("cpu").to(torch.float64).validate()
-            value = product_bound(weights) if self.gamma is None else check_bound(weights, self.gamma)
-        return value * (self.normalize.gain if domain == "pixels" and self.normalize is not None else 1.0)
+        if self.gamma is None:
+            return product_bound(self, domain=domain)
+        certificate = certify(self, domain=domain)
+        if not certificate.holds or certificate.gamma is None:
+            raise BoundNotMet(
+                f"Rounding has broken the bound gamma = {self.gamma}: the smallest eigenvalue of Condition lipschitz "
+                f"is {certificate.margin:.6g}. Use float64, or smaller free variables.",
+                certificate.margin,
+            )
+        return certificate.gamma
 
     def _scaled(self, x: Tensor) -> Tensor:
         """x at the network's input: checked, and normalised if there is a `Normalize`."""

@@ -161,6 +161,28 @@ class Unconstrained(Parameterization):
         self._assign_shared(weights)
 
 
+class Explicit(Parameterization):
+    """Weights as they are, with the metric they carry; nothing is free."""
+
+    W: Tensor
+    lam: Tensor | None
+
+    def __init__(self, weights: Weights) -> None:
+        nn.Module.__init__(self)
+        self.assign(weights)
+
+    def hidden_weight(self) -> Tensor:
+        return self.W
+
+    def metric(self) -> Tensor | None:
+        return self.lam
+
+    def assign(self, weights: Weights) -> None:
+        for name in ("W", "U", "bz", "Wo", "by", "lam"):
+            self.register_buffer(name, getattr(weights, name))
+        self.gamma = weights.gamma
+
+
 class Monotone(Parameterization):
     """W = I - (V'V + eps I + N - N'), monotone in the Euclidean metric: this is MON.
 

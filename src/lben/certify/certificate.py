@@ -1,0 +1,201 @@
+"""What is certified, and the record that says so."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from lben import checks
+from lben.activations import Activation, ReLU
+from lben.errors import InvalidInput, NotWellPosed
+from lben.weights import Weights
+
+if TYPE_CHECKING:
+    from lben.networks import EquilibriumNetwork
+
+Domain = Literal["input", "pixels"]
+Verdict = Literal["holds", "fails", "undecided"]
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """The verdict on Condition `lipschitz` for `gamma`, or on Condition `W` where gamma is None.
+
+    verdict: "holds"; "fails"; or "undecided", where rounding is larger than the margin.
+    margin: the smallest eigenvalue of the matrix that must be positive definite.
+    lam: the diagonal of the metric, shape (n,); NaN for a linear unit that was eliminated and needs no entry.
+    domain: where distances between inputs are measured: at the network's input, or in pixels, before `Normalize`.
+    method: how the verdict was reached.
+    rigorous: whether the verdict accounts for every rounding error.
+    """
+
+    verdict: Verdict
+    gamma: float | None
+    margin: float
+    lam: Tensor
+    domain: Domain
+    method: str
+    rigorous: bool
+
+    @property
+    def holds(self) -> bool:
+        return self.verdict == "holds"
+
+    def __str__(self) -> str:
+        if self.gamma is None:
+            claim = "There is exactly one equilibrium for every input"
+        else:
+            where = "the network's input" if self.domain == "input" else "pixels"
+            claim = f"Outputs move at most {self.gamma:.6g} times as far as inputs, measured at {where}"
+        status = {
+            "holds": "proved, rounding included" if self.rigorous else "proved up to rounding",
+            "fails": "not proved: this metric does not prove it",
+            "undecided": "not proved: the margin is within rounding of zero",
+        }[self.verdict]
+        return f"{claim}: {status} (margin {self.margin:.3g}, {self.method})."
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """The explicit weights under examination, in double precision on the CPU, and what else a bound depends on.
+
+    linear: which units are the identity, shape (n,). scale: the smallest std of `Normalize`, None without one.
+    """
+
+    weights: Weights
+    linear: Tensor
+    scale: float | None
+
+    @staticmethod
+    def of(net: EquilibriumNetwork | Weights, activation: Activation | None = None) -> Subject:
+        """A network's weights, activation and normalisation; or bare weights with an activation, ReLU if not given."""
+        if isinstance(net, Weights):
+            weights, scale = net, None
+            activation = ReLU() if activation is None else activation
+            if not isinstance(activation, Activation):
+                raise InvalidInput(f"activation must be one of lben's, such as lben.ReLU(), not {activation!r}.")
+            if activation.units not in (None, weights.hidden_features):
+                raise InvalidInput(f"{activation.units} activations were given for {weights.hidden_features} units.")
+        elif isinstance(net, nn.Module) and callable(getattr(net, "weights", None)):
+            if activation is not None:
+                raise InvalidInput("activation is for bare weights: a network has its own.")
+            with torch.no_grad():
+                weights = net.weights()
+            activation = net.activation
+            scale = None if net.normalize is None else float(net.normalize.std.min())
+        else:
+            raise InvalidInput(f"An equilibrium network or lben.Weights is needed, not {type(net).__name__}.")
+        weights = weights.detach().to("cpu").to(torch.float64).validate()
+        linear = torch.tensor(activation.linear).expand(weights.hidden_features)
+        return Subject(weights, linear, scale)
+
+    def scale_of(self, domain: Domain) -> float:
+        """What a bound in `domain` is multiplied by to be one at the network's input."""
+        if domain not in ("input", "pixels"):
+            raise InvalidInput(f'domain must be "input" or "pixels", not {domain!r}.')
+        if domain == "input":
+            return 1.0
+        if self.scale is None:
+            raise InvalidInput("A bound in pixels needs a network made with normalize=Normalize(mean, std).")
+        return self.scale
+
+    def with_metric(self, lam: Tensor) -> Subject:
+        return replace(self, weights=replace(self.weights, lam=lam))
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """A network without its linear units: z = sigma(W z + U x + ..), y = Wo z + D x + ... `kept` are the others."""
+
+    W: Tensor
+    U: Tensor
+    Wo: Tensor
+    D: Tensor | None
+    kept: Tensor
+
+    @staticmethod
+    def of(weights: Weights, linear: Tensor) -> Reduced:
+        """z_l = (I - W_ll)^-1 (W_lk z_k + U_l x), put into the equations of the other units and of the output."""
+        kept = (~linear).nonzero()[:, 0]
+        if len(kept) == len(linear):
+            return Reduced(weights.W, weights.U, weights.Wo, None, kept)
+        gone = linear.nonzero()[:, 0]
+        W, U, Wo = weights.W, weights.U, weights.Wo
+        system = torch.eye(len(gone), dtype=W.dtype) - W[gone][:, gone]
+        through, info = torch.linalg.solve_ex(system, torch.cat([W[gone][:, kept], U[gone]], dim=1))
+        if int(info) != 0 or not bool(torch.isfinite(through).all()):
+            raise NotWellPosed("The linear units alone have no unique equilibrium: I - W is singular on them.", 0.0)
+        W_through, U_through = through[:, : len(kept)], through[:, len(kept) :]
+        back = W[kept][:, gone]
+        return Reduced(
+            W=W[kept][:, kept] + back @ W_through,
+            U=U[kept] + back @ U_through,
+            Wo=Wo[:, kept] + Wo[:, gone] @ W_through,
+            D=Wo[:, gone] @ U_through,
+            kept=kept,
+        )
+
+    def condition(self, lam: Tensor, gamma: float | None) -> Tensor:
+        """The matrix that must be positive definite, as `Weights.condition` has it where there is no D.
+
+        With D it is [[M - Lam U U' Lam/gamma, Wo' + Lam U D'/gamma], [., gamma I - D D'/gamma]], whose Schur
+        complement at D = 0 is that of Condition `lipschitz`; M = 2 Lam - Lam W - W' Lam.
+        """
+        return self._assemble(lam, gamma, -1.0)
+
+    def judge(self, lam: Tensor, gamma: float | None, matrix: Tensor) -> Verdict:
+        """Whether `matrix`, the condition as computed, is positive definite beyond rounding.
+
+        Rows and columns are first scaled by the size of their terms, which changes no verdict: a metric may spread over
+        many decades. The rounding error of an eigenvalue is then bounded by the longest row of all terms in absolute
+        value, times the length of the longest sum of products.
+        """
+        D = None if self.D is None else self.D.abs()
+        terms = Reduced(self.W.abs(), self.U.abs(), self.Wo.abs(), D, self.kept)._assemble(lam, gamma, 1.0)
+        if not len(terms):
+            return "holds"
+        scale = terms.diagonal().rsqrt()
+        smallest = float(torch.linalg.eigvalsh(scale[:, None] * matrix * scale)[0])
+        longest = float((scale[:, None] * terms * scale).sum(dim=1).max())
+        rounding = (len(terms) + self.U.shape[1] + 16) * torch.finfo(lam.dtype).eps * longest
+        return "holds" if smallest > rounding else "fails" if smallest < -rounding else "undecided"
+
+    def _assemble(self, lam: Tensor, gamma: float | None, sign: float) -> Tensor:
+        half = torch.diag(lam) + sign * lam[:, None] * self.W
+        M = half + half.T
+        if gamma is None:
+            return M
+        scaled = lam[:, None] * self.U
+        M = M + sign / gamma * (scaled @ scaled.T)
+        if self.D is None:
+            return M + sign / gamma * (self.Wo.T @ self.Wo)
+        side = self.Wo.T + scaled @ self.D.T / gamma
+        corner = gamma * torch.eye(len(self.D), dtype=M.dtype) + sign / gamma * (self.D @ self.D.T)
+        return torch.cat([torch.cat([M, side], 1), torch.cat([side.T, corner], 1)])
+
+
+def check(subject: Subject, lam: Tensor, gamma: float | None, *, rigorous: bool, domain: Domain) -> Certificate:
+    """The certificate for this metric and this gamma, which is meant in `domain`; linear units with NaN are eliminated.
+
+    It is computed from the weights alone, in double precision, or in ball arithmetic where `rigorous`.
+    """
+    scale = subject.scale_of(domain)
+    at_input = None if gamma is None else checks.positive("gamma", gamma) * scale
+    reduced = Reduced.of(subject.weights, torch.isnan(lam))
+    multipliers = lam[reduced.kept]
+    matrix = reduced.condition(multipliers, at_input)
+    if not bool(torch.isfinite(matrix).all()):
+        raise InvalidInput("The matrix of the condition overflows: the weights or lam are too large.")
+    values, vectors = torch.linalg.eigh(matrix)
+    margin = float(values[0]) if len(values) else math.inf
+    if rigorous:
+        from lben.certify.rigorous import decide
+
+        verdict = decide(subject.weights, lam, gamma, scale, matrix, vectors)
+        return Certificate(verdict, gamma, margin, lam, domain, "ball arithmetic", True)
+    verdict = reduced.judge(multipliers, at_input, matrix)
+    return Certificate(verdict, gamma, margin, lam, domain, "eigenvalues in double precision", False)

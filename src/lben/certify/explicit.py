@@ -1,0 +1,123 @@
+"""A network as its explicit weights define it, in double precision, with the proved error of what it computes."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lben import checks
+from lben.activations import Activation, ReLU
+from lben.certify.certificate import Subject
+from lben.certify.wellposed import well_posed
+from lben.errors import ConvergenceWarning, InvalidInput, NotWellPosed
+from lben.networks import EquilibriumNetwork
+from lben.operators import DenseOperator
+from lben.parameterize import Explicit
+from lben.solvers.base import Solver
+from lben.solvers.newton import Newton
+from lben.solvers.peaceman_rachford import PeacemanRachford
+from lben.weights import Weights
+
+PRECISE = PeacemanRachford(tolerance=1e-12)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Outputs y and hidden layers z, with proved bounds on their errors, as rows.
+
+    hidden_error: on |z - z*| in the Lambda norm, shape (batch,); infinite where no metric proves one.
+    rounding: on each entry of y from its last product.
+    converged: whether z is an equilibrium to the tolerance; without a metric there may be none.
+    """
+
+    y: Tensor
+    z: Tensor
+    hidden_error: Tensor
+    rounding: Tensor
+    converged: Tensor
+
+    @property
+    def predicted(self) -> Tensor:
+        """The class of each row; -1 where there is no equilibrium to give one."""
+        return torch.where(self.converged, self.y.argmax(dim=-1), -1)
+
+
+class ExplicitNetwork:
+    """The weights of a network, or bare ones, at work in double precision on the CPU.
+
+    Where the weights carry no metric, one is looked for; `proved` says whether there is one.
+    """
+
+    def __init__(self, net: EquilibriumNetwork | Weights, activation: Activation | None = None) -> None:
+        self.subject = Subject.of(net, activation)
+        if isinstance(net, Weights):
+            sigma, normalize = (ReLU() if activation is None else activation), None
+        else:
+            sigma, normalize = net.activation, copy.deepcopy(net.normalize)
+        weights = self.subject.weights
+        if weights.lam is None:
+            found = well_posed(weights.W)
+            if found.holds:
+                weights = replace(weights, lam=found.lam)
+        self.weights = weights
+        self.operator = DenseOperator(weights.W, weights.lam)
+        self.proved = weights.lam is not None and self.operator.monotonicity > 0
+        self.network = EquilibriumNetwork(Explicit(weights), sigma, None, normalize).double().eval()
+
+    def require_proof(self) -> None:
+        """Refuse weights of which nothing is proved."""
+        if not self.proved:
+            raise NotWellPosed(
+                str(well_posed(self.weights.W))
+                if self.weights.lam is None
+                else f"In the metric they carry, I - W is not monotone (m = {self.operator.monotonicity:.6g}).",
+                2 * self.operator.monotonicity,
+            )
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """A user's inputs as rows of doubles."""
+        checks.finite("x", checks.floating("x", x))
+        if x.dim() == 0 or x.shape[-1] != self.weights.in_features:
+            raise InvalidInput(
+                f"x must have {self.weights.in_features} features in its last dimension, but its shape is "
+                f"{tuple(x.shape)}."
+            )
+        return x.detach().to("cpu", torch.float64).reshape(-1, x.shape[-1])
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, solver: Solver = PRECISE) -> Evaluation:
+        """Outputs for rows x, with the errors that the solver and rounding leave.
+
+        z is the exact equilibrium for the bias b + W defect (see `Solution.error_bound`); what rounding adds is
+        bounded by the absolute values of all terms of W c + U x + bz.
+        """
+        if not self.proved and solver is PRECISE:
+            solver = Newton(tolerance=PRECISE.tolerance)  # a splitting method may miss an equilibrium that is there
+        self.network.solver = replace(solver, on_failure="fallback" if self.proved else "warn")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the error below tells more
+            solution = self.network.solve(x)
+        w, z = self.weights, solution.z
+        scaled = x if self.network.normalize is None else self.network.normalize(x)
+        candidate = (z + solution.defect).abs()
+        terms = F.linear(candidate, w.W.abs(), w.bz.abs()) + F.linear(scaled.abs(), w.U.abs())
+        unit = torch.finfo(z.dtype).eps
+        lost = (w.hidden_features + w.in_features + 16) * unit * (terms + z.abs())
+        root = w.metric().sqrt()
+        spill = torch.linalg.vector_norm(lost * root, dim=-1)
+        m, norm = self.operator.monotonicity, 1 + self.operator.norm
+        proved = solution.error_bound_for(self.operator)
+        error = proved + spill * (1 + norm / m) if m > 0 else proved
+        y = F.linear(z, w.Wo, w.by)
+        rounding = (w.hidden_features + 2) * unit * F.linear(z.abs(), w.Wo.abs(), w.by.abs())
+        return Evaluation(y, z, error, rounding, solution.converged)
+
+    def reach(self, rows: Tensor) -> Tensor:
+        """By how much an error of one in the Lambda norm of z can move rows z: |rows Lam^(-1/2)|, row by row."""
+        lengths: Tensor = torch.linalg.vector_norm(rows / self.weights.metric().sqrt(), dim=-1)
+        return lengths

@@ -1,0 +1,109 @@
+"""Conditions `lipschitz` and `W` checked for given weights, and the bound that needs no search."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lben import checks
+from lben.activations import Activation
+from lben.certify.certificate import Certificate, Domain, Subject, check
+from lben.certify.sdp import tightest
+from lben.certify.wellposed import well_posed
+from lben.errors import InvalidInput, NotWellPosed
+from lben.operators import DenseOperator
+from lben.weights import Weights
+
+if TYPE_CHECKING:
+    from lben.networks import EquilibriumNetwork
+
+
+def certify(
+    net: EquilibriumNetwork | Weights,
+    gamma: float | None = None,
+    *,
+    lam: Tensor | None = None,
+    rigorous: bool = False,
+    domain: Domain = "input",
+    activation: Activation | None = None,
+) -> Certificate:
+    """Check Condition `lipschitz` from the explicit weights alone, in double precision.
+
+    gamma: the bound to check, in `domain`; else the one the weights carry; else Condition `W` is checked instead.
+    lam: the diagonal of the metric, shape (n,), as a certificate has it; else the one the weights carry, at its own
+        scale; else the best that is found. `tightest_bound` searches all metrics.
+    rigorous: account for every rounding error, by ball arithmetic (extra `sdp`).
+    domain: where distances between inputs are measured, the network's input or pixels before its `Normalize`.
+    activation: for bare weights: ReLU if not given.
+    """
+    subject = Subject.of(net, activation)
+    scale = subject.scale_of(domain)
+    if gamma is not None:
+        checks.positive("gamma", gamma)
+    elif subject.weights.gamma is not None:
+        gamma = subject.weights.gamma / scale
+    if lam is not None:
+        metric = _diagonal(lam, subject)
+    elif subject.weights.lam is not None:
+        metric = subject.weights.lam
+    else:
+        metric = _find(subject, bounded=gamma is not None)
+    return check(subject, metric, gamma, rigorous=rigorous, domain=domain)
+
+
+def _find(subject: Subject, *, bounded: bool) -> Tensor:
+    """A metric for weights that carry none: that of the tightest bound, or, where there is no bound, the best for W."""
+    if bounded:
+        try:
+            return tightest(subject).lam
+        except NotWellPosed:
+            pass
+    return well_posed(subject.weights.W).lam
+
+
+def _diagonal(lam: Tensor, subject: Subject) -> Tensor:
+    """A user's metric, if it is the diagonal of one; NaN is allowed where the unit is linear."""
+    checks.floating("lam", lam)
+    n = subject.weights.hidden_features
+    if lam.dim() == 2:
+        if lam.shape != (n, n) or bool((lam != torch.diag(lam.diagonal())).any()):
+            raise InvalidInput(
+                "lam must be diagonal: other multipliers prove nothing, since increments of equal activations differ."
+            )
+        lam = lam.diagonal()
+    if lam.shape != (n,):
+        raise InvalidInput(f"lam must have shape ({n},), not {tuple(lam.shape)}.")
+    lam = lam.detach().to("cpu", torch.float64)
+    needed = ~(torch.isnan(lam) & subject.linear)
+    checks.finite("lam", lam[needed])
+    if not bool((lam[needed] > 0).all()):
+        raise InvalidInput(f"lam must be positive in every entry, but its smallest is {float(lam[needed].min()):.6g}.")
+    return lam
+
+
+def product_bound(
+    net: EquilibriumNetwork | Weights, *, domain: Domain = "input", activation: Activation | None = None
+) -> float:
+    """|Wo Lam^(-1/2)| |Lam^(1/2) U| / m: the cheap bound, in the metric the weights carry or one that is found.
+
+    To see what `tightest_bound` gains. Raises NotWellPosed where m <= 0.
+    """
+    subject = Subject.of(net, activation)
+    weights, scale = subject.weights, subject.scale_of(domain)
+    lam = weights.lam
+    if lam is None:
+        found = well_posed(weights.W)
+        if not found.holds:
+            raise NotWellPosed(str(found), 2 * found.monotonicity)
+        lam = found.lam
+    m = DenseOperator(weights.W, lam).monotonicity
+    if not m > 0:
+        raise NotWellPosed(
+            f"No bound is known for these weights: in their metric I - W is not monotone (m = {m:.6g}).", 2 * m
+        )
+    root = lam.sqrt()
+    out = torch.linalg.matrix_norm(weights.Wo / root, 2)
+    into = torch.linalg.matrix_norm(root[:, None] * weights.U, 2)
+    return float(out * into) / m / scale

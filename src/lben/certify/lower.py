@@ -1,0 +1,183 @@
+"""Lower bounds on a Lipschitz constant: two inputs whose outputs differ by as much as can be found."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lben import checks
+from lben.activations import Activation
+from lben.certify.certificate import Domain
+from lben.certify.explicit import ExplicitNetwork
+from lben.errors import ConvergenceWarning, InvalidInput
+from lben.networks import EquilibriumNetwork
+from lben.progress import track
+from lben.solvers.peaceman_rachford import PeacemanRachford
+from lben.weights import Weights
+
+_MOST_POINTS = 1000  # of the data, at which the Jacobian is looked at
+_POWER_STEPS = 20
+_ALONG = (0.0, 0.25, 0.5, 0.75, 1.0)  # where on the segment between two inputs the Jacobian is looked at
+_HALF_WIDTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)  # of a pair around a point, in units of the spread of the inputs
+_RATE = 0.1  # of Adam, in the same units
+
+
+@dataclass(frozen=True, eq=False)
+class LowerBound:
+    """Two inputs that show how large the Lipschitz constant is at least.
+
+    value: |y1 - y2| / |x1 - x2|, with the errors of the two outputs subtracted: a true lower bound if `proved`.
+    inputs: x1 and x2, shape (2, d), in `domain`.
+    trace: the best value known after each step of the search, before it is recomputed.
+    proved: whether a metric bounds the errors. If not, the two outputs are equilibria to machine precision, but
+        nothing is proved of them.
+    """
+
+    value: float
+    inputs: Tensor
+    trace: Tensor
+    domain: Domain
+    proved: bool
+
+    def __str__(self) -> str:
+        where = "the network's input" if self.domain == "input" else "pixels"
+        truth = "proved" if self.proved else "observed; without a metric nothing is proved of these outputs"
+        return f"Two inputs show a Lipschitz constant of at least {self.value:.6g}, measured at {where} ({truth})."
+
+
+def lipschitz_lower_bound(
+    net: EquilibriumNetwork | Weights,
+    x: Tensor | None = None,
+    *,
+    restarts: int = 32,
+    steps: int = 200,
+    seed: int = 0,
+    domain: Domain = "input",
+    progress: bool = False,
+    activation: Activation | None = None,
+) -> LowerBound:
+    """Search for two inputs whose outputs differ as much as possible, relative to their distance.
+
+    First the largest singular value of the Jacobian at x and at random points, by power iteration; then `restarts`
+    pairs, half of them along the best singular vectors, climb for `steps` steps of Adam; then the Jacobian again along
+    the segments between them. The inputs may lie far from x: the Lipschitz constant is that of all inputs.
+
+    x: inputs as the network takes them, shape (..., d); without them the search starts from random ones.
+    domain: where distances are measured, and what coordinates `inputs` has: those after or before `Normalize`.
+    """
+    checks.count("restarts", restarts)
+    checks.count("steps", steps)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise InvalidInput(f"seed must be an integer, not {seed!r}.")
+    explicit = ExplicitNetwork(net, activation)
+    explicit.subject.scale_of(domain)
+    points = None if x is None else explicit.inputs(x)
+    normalize = explicit.network.normalize
+    if normalize is not None and domain == "input":
+        points = None if points is None else normalize(points)
+        explicit.network.normalize = None
+    search = _Search(explicit, points, torch.Generator().manual_seed(seed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # what the search finds is solved again before it counts
+        return search.run(restarts, steps, progress, domain)
+
+
+class _Search:
+    """One search: the network, points to start from, and the spread of their coordinates as the unit of length."""
+
+    def __init__(self, explicit: ExplicitNetwork, points: Tensor | None, generator: torch.Generator) -> None:
+        self.explicit, self.generator = explicit, generator
+        self.spread = 1.0
+        if points is not None and len(points) > 1:
+            spread = float(points.std(dim=0).square().mean().sqrt())
+            self.spread = spread if spread > 0 else 1.0
+        self.points = self._random(64) if points is None or len(points) == 0 else self._sample(points, _MOST_POINTS)
+        explicit.network.solver = PeacemanRachford(tolerance=1e-6, on_failure="fallback" if explicit.proved else "warn")
+
+    def run(self, restarts: int, steps: int, progress: bool, domain: Domain) -> LowerBound:
+        starts = torch.cat([self.points, self._random(restarts)])
+        slopes, directions = self._slopes(starts)
+        steepest = slopes.topk(min(restarts, len(slopes))).indices
+        width = 0.5 * self.spread * directions[steepest]
+        along = torch.stack([starts[steepest] + width, starts[steepest] - width])
+        apart = torch.stack([self._sample(starts, restarts), self._random(restarts)])
+        half = (restarts + 1) // 2
+        pairs, trace = self._climb(torch.cat([along[:, :half], apart[:, : restarts - half]], dim=1), steps, progress)
+        trace = torch.cat([slopes.max()[None], trace]).cummax(dim=0).values
+
+        middle = torch.cat([torch.lerp(pairs[0], pairs[1], t) for t in _ALONG])
+        middle_slopes, middle_directions = self._slopes(middle)
+        centres = torch.cat([starts[steepest], middle])
+        vectors = torch.cat([directions[steepest], middle_directions])
+        best = torch.cat([slopes[steepest], middle_slopes]).topk(min(restarts, len(centres))).indices
+        widths = [0.5 * self.spread * w * vectors[best] for w in _HALF_WIDTHS]
+        around = [torch.stack([centres[best] + w, centres[best] - w]) for w in widths]
+        value, inputs = self._judge(torch.cat([pairs, *around], dim=1))
+        trace = torch.cat([trace, torch.maximum(trace[-1:], middle_slopes.max()[None])])
+        return LowerBound(value, inputs, trace, domain, self.explicit.proved)
+
+    def _random(self, count: int) -> Tensor:
+        shape = (count, self.explicit.weights.in_features)
+        return self.spread * torch.randn(shape, generator=self.generator, dtype=torch.float64)
+
+    def _sample(self, points: Tensor, count: int) -> Tensor:
+        order = torch.randperm(len(points), generator=self.generator)
+        return points[order.repeat(-(-count // len(points)))[:count]] if len(points) < count else points[order[:count]]
+
+    def _slopes(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest singular value of the Jacobian at each point and its right singular vector.
+
+        Power iteration on J'J: J'u is a gradient through the implicit layer, and J v the derivative of that in u.
+        """
+        v = torch.randn(points.shape, generator=self.generator, dtype=points.dtype)
+        v = v / torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+        at = points.clone().requires_grad_()
+        y = self.explicit.network(at)
+        u = torch.zeros_like(y).requires_grad_()
+        (pulled,) = torch.autograd.grad(y, at, u, create_graph=True)
+        size = v.new_zeros(len(v))
+        for _ in range(_POWER_STEPS):
+            (pushed,) = torch.autograd.grad(pulled, u, v, retain_graph=True)
+            (v,) = torch.autograd.grad(y, at, pushed, retain_graph=True)
+            size = torch.linalg.vector_norm(v, dim=-1)
+            v = torch.where(size[:, None] > 0, v / size[:, None], torch.zeros_like(v))
+        return size.sqrt(), v
+
+    def _climb(self, pairs: Tensor, steps: int, progress: bool) -> tuple[Tensor, Tensor]:
+        """Adam on the logarithm of |y1 - y2| / |x1 - x2|; the best pair of each start, and the best value over time."""
+        moving = pairs.clone().requires_grad_()
+        optimizer = torch.optim.Adam([moving], lr=_RATE * self.spread)
+        best, record, trace = pairs.clone(), pairs.new_zeros(pairs.shape[1]), []
+        for _ in track(range(steps), "Climbing", steps, show=progress):
+            y1, y2 = self.explicit.network(moving)
+            moved = torch.linalg.vector_norm(y1 - y2, dim=-1)
+            distance = torch.linalg.vector_norm(moving[0] - moving[1], dim=-1)
+            sound = (moved > 0) & torch.isfinite(moved) & (distance > 1e-4 * self.spread)
+            slope = torch.where(sound, moved / distance, 0.0).detach()
+            better = slope > record
+            record = torch.where(better, slope, record)
+            best = torch.where(better[:, None], moving.detach(), best)
+            trace.append(record.max())
+            height = torch.log(moved[sound]).sum() - torch.log(distance[sound]).sum()
+            moving.grad = torch.nan_to_num(torch.autograd.grad(-height, moving)[0])
+            optimizer.step()
+        return best, torch.stack(trace)
+
+    def _judge(self, pairs: Tensor) -> tuple[float, Tensor]:
+        """The pair whose slope is the largest after both outputs are solved again and their errors subtracted."""
+        count = pairs.shape[1]
+        result = self.explicit.evaluate(pairs.reshape(2 * count, -1))
+        y1, y2 = result.y.reshape(2, count, -1)
+        reach = float(torch.linalg.matrix_norm(self.explicit.weights.Wo / self.explicit.weights.metric().sqrt(), 2))
+        error = torch.linalg.vector_norm(result.rounding, dim=-1)
+        if self.explicit.proved:
+            error = error + reach * result.hidden_error
+        moved = (torch.linalg.vector_norm(y1 - y2, dim=-1) - error.reshape(2, count).sum(dim=0)).clamp(min=0)
+        distance = torch.linalg.vector_norm(pairs[0] - pairs[1], dim=-1) * (1 + 1e-12)
+        both = result.converged.reshape(2, count).all(dim=0)
+        slope = torch.where(both & (distance > 0), moved / distance, 0.0)
+        winner = int(slope.argmax())
+        return float(slope[winner]) * (1 - 1e-12), pairs[:, winner]

@@ -1,0 +1,191 @@
+"""How far each input may move before its class can change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from lben import checks
+from lben.activations import Activation
+from lben.certify.certificate import Domain, Subject, check
+from lben.certify.explicit import PRECISE, ExplicitNetwork
+from lben.certify.sdp import tightest
+from lben.errors import InvalidInput
+from lben.networks import EquilibriumNetwork
+from lben.progress import track
+from lben.solvers.base import Solver
+from lben.weights import Weights
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedRadius:
+    """A radius for each input, in the l2 norm, below which its class cannot change.
+
+    radius: shape of the batch; 0 where nothing is proved, or where the class is not the given label.
+    predicted: the class, shape of the batch.
+    domain: what the radii measure: distances at the network's input, or in pixels.
+    bounds: Lipschitz bounds of the differences of two outputs, in `domain`, shape (p, p).
+    """
+
+    radius: Tensor
+    predicted: Tensor
+    domain: Domain
+    bounds: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedAccuracy:
+    """The share of inputs that keep the right class under every perturbation up to each radius, in `domain`."""
+
+    radii: Tensor
+    accuracy: Tensor
+    domain: Domain
+
+
+def certified_radius(
+    net: EquilibriumNetwork | Weights,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    pairwise: bool = True,
+    domain: Domain = "input",
+    solver: Solver | None = None,
+    progress: bool = False,
+    activation: Activation | None = None,
+) -> CertifiedRadius:
+    """For each x, a distance within which the class cannot change: min over j of (y_i - y_j - error) / gamma_ij.
+
+    x: as the network takes it, shape (..., d). y: labels, if a wrong class is to count as radius 0.
+    pairwise: gamma_ij is the tightest bound of y_i - y_j alone; else sqrt(2) times that of the network, its gamma
+        where it has one. Pairwise bounds are computed once for a network and kept until a weight changes.
+    solver: how equilibria are found; by default to a tolerance of 1e-12. What it leaves open is bounded and
+        subtracted: a loose tolerance costs radius, never truth.
+    """
+    explicit = ExplicitNetwork(net, activation)
+    explicit.require_proof()
+    subject = replace(explicit.subject, weights=explicit.weights)
+    classes = explicit.weights.out_features
+    if classes < 2:
+        raise InvalidInput("A radius needs at least two outputs to choose between, but the network has one.")
+    rows, scale = explicit.inputs(x), subject.scale_of(domain)
+    labels = None if y is None else check_labels(y, x.shape[:-1], classes)
+    bounds = _kept_bounds(net, subject, progress) if pairwise else _joint_bounds(subject)
+
+    result = explicit.evaluate(rows, PRECISE if solver is None else solver)
+    predicted = result.y.argmax(dim=-1)
+    at = torch.arange(len(rows))
+    gap = result.y[at, predicted][:, None] - result.y
+    Wo = explicit.weights.Wo
+    reach = explicit.reach(Wo[:, None] - Wo)[predicted]
+    error = reach * result.hidden_error[:, None] + result.rounding + result.rounding[at, predicted][:, None]
+    radius = (gap - error) / bounds[predicted]
+    radius[at, predicted] = math.inf
+    radius = radius.amin(dim=-1).clamp(min=0) * (scale * (1 - 1e-12))
+    if labels is not None:
+        radius = torch.where(predicted == labels, radius, 0.0)
+    batch = x.shape[:-1]
+    return CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds / scale)
+
+
+def certified_accuracy(
+    net: EquilibriumNetwork | Weights,
+    x: Tensor,
+    y: Tensor,
+    radii: Sequence[float] | Tensor,
+    *,
+    pairwise: bool = True,
+    domain: Domain = "input",
+    solver: Solver | None = None,
+    progress: bool = False,
+    activation: Activation | None = None,
+) -> CertifiedAccuracy:
+    """The share of x whose class is y and is proved to stay so under every perturbation up to each of `radii`."""
+    sizes = check_sizes("radii", radii)
+    found = certified_radius(
+        net, x, y, pairwise=pairwise, domain=domain, solver=solver, progress=progress, activation=activation
+    )
+    if found.radius.numel() == 0:
+        raise InvalidInput("An accuracy needs at least one input, but x is empty.")
+    accuracy = (found.radius.reshape(-1, 1) > sizes).double().mean(dim=0)
+    return CertifiedAccuracy(sizes, accuracy, domain)
+
+
+def check_labels(y: Tensor, batch: torch.Size, classes: int) -> Tensor:
+    """Labels as a flat tensor of integers, if they fit the inputs and the classes."""
+    if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        kind = str(y.dtype)[6:] if isinstance(y, Tensor) else type(y).__name__
+        raise InvalidInput(f"Labels must be a tensor of integers, not {kind}.")
+    if y.shape != batch:
+        raise InvalidInput(f"Labels of shape {tuple(y.shape)} do not fit inputs of shape {(*batch, 'd')}.")
+    flat = y.detach().to("cpu", torch.int64).reshape(-1)
+    outside = flat[(flat < 0) | (flat >= classes)]
+    if outside.numel():
+        raise InvalidInput(f"Labels must lie between 0 and {classes - 1}, but there is {int(outside[0])}.")
+    return flat
+
+
+def check_sizes(name: str, sizes: Sequence[float] | Tensor) -> Tensor:
+    """Sizes of perturbations: finite and not negative."""
+    try:
+        values = torch.as_tensor(sizes, dtype=torch.float64).reshape(-1)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"{name} must be a list of numbers, not {sizes!r}.") from error
+    checks.finite(name, values)
+    if values.numel() == 0:
+        raise InvalidInput(f"{name} is empty: give at least one size.")
+    if bool((values < 0).any()):
+        raise InvalidInput(f"{name} must not be negative, but there is {float(values.min()):g}.")
+    return values
+
+
+def _joint_bounds(subject: Subject) -> Tensor:
+    """sqrt(2) times a bound of the whole network, for every pair: gamma where it holds, else the tightest."""
+    weights = subject.weights
+    gamma = weights.gamma
+    if gamma is None or weights.lam is None or not _holds(subject, weights.lam, gamma):
+        gamma = tightest(subject).gamma
+    assert gamma is not None
+    return torch.full((weights.out_features,) * 2, math.sqrt(2) * gamma, dtype=torch.float64)
+
+
+def _holds(subject: Subject, lam: Tensor, gamma: float) -> bool:
+    return check(subject, lam, gamma, rigorous=False, domain="input").holds
+
+
+def _kept_bounds(net: EquilibriumNetwork | Weights, subject: Subject, progress: bool) -> Tensor:
+    """The pairwise bounds of a network, from where they are kept if no weight has changed."""
+    if isinstance(net, Weights):
+        return _pairwise_bounds(subject, progress)
+    kept = net.kept_bounds
+    if kept is None or not _same(kept[0], subject):
+        kept = net.kept_bounds = subject, _pairwise_bounds(subject, progress)
+    return kept[1]
+
+
+def _same(one: Subject, other: Subject) -> bool:
+    a, b = one.weights.tensors(), other.weights.tensors()
+    names = ("W", "U", "Wo", "lam")  # biases do not matter to a bound
+    return torch.equal(one.linear, other.linear) and all(
+        (name in a) == (name in b) and (name not in a or torch.equal(a[name], b[name])) for name in names
+    )
+
+
+def _pairwise_bounds(subject: Subject, progress: bool) -> Tensor:
+    """The tightest bound of y_i - y_j for every pair; each search starts where the joint one did, well inside."""
+    joint = tightest(subject)
+    assert joint.gamma is not None
+    weights = subject.weights
+    bounds = torch.zeros(weights.out_features, weights.out_features, dtype=torch.float64)
+    pairs = list(combinations(range(weights.out_features), 2))
+    for i, j in track(pairs, "Bounds of pairs of outputs", len(pairs), show=progress):
+        row = weights.Wo[i : i + 1] - weights.Wo[j : j + 1]
+        pair = replace(weights, Wo=row, by=weights.by[:1], gamma=None)
+        gamma = tightest(replace(subject, weights=pair)).gamma
+        assert gamma is not None
+        bounds[i, j] = bounds[j, i] = min(gamma, math.sqrt(2) * joint.gamma)
+    return bounds

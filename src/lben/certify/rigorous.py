@@ -1,0 +1,100 @@
+"""Condition `lipschitz` decided with every rounding error accounted for, in the ball arithmetic of python-flint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from lben.extras import need
+
+if TYPE_CHECKING:
+    from lben.certify.certificate import Verdict
+    from lben.weights import Weights
+
+_BITS = 192  # sums of products of doubles are nearly exact, and their error far below any margin a double can show
+
+
+def decide(
+    weights: Weights, lam: Tensor, gamma: float | None, scale: float, matrix: Tensor, vectors: Tensor
+) -> Verdict:
+    """Whether the matrix of the stored weights is positive definite, for gamma times scale at the network's input.
+
+    `matrix`, the same in double precision, and its eigenvectors only suggest the proof. With P an approximate inverse
+    of the Cholesky factor, P'XP is close to I; if balls that contain it are diagonally dominant, P'XP and hence X are
+    positive definite. A vector v with v'Xv < 0 refutes.
+    """
+    flint = need("flint", "rigorous=True", extra="sdp")
+    with flint.ctx.workprec(_BITS):
+        X = _condition(flint, weights, lam, gamma, scale)
+        if X is None:
+            return "undecided"
+        if matrix.numel() == 0:
+            return "holds"
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        if int(info) == 0:
+            identity = torch.eye(len(matrix), dtype=matrix.dtype)
+            P = _balls(flint, torch.linalg.solve_triangular(factor, identity, upper=False).T)
+            if _dominant(flint, P.transpose() * X * P):
+                return "holds"
+        v = _balls(flint, vectors[:, :1])
+        return "fails" if (v.transpose() * X * v)[0, 0] < 0 else "undecided"
+
+
+def _condition(flint: Any, weights: Weights, lam: Tensor, gamma: float | None, scale: float) -> Any:
+    """`Reduced.condition` in balls; None where the linear units cannot be eliminated surely."""
+    gone = torch.isnan(lam)
+    kept = ~gone
+    multipliers = lam[kept].tolist()
+    count = len(multipliers)
+    W, U, Wo = (_balls(flint, part) for part in (weights.W[kept][:, kept], weights.U[kept], weights.Wo[:, kept]))
+    D = None
+    if bool(gone.any()):
+        system = _identity(flint, int(gone.sum())) - _balls(flint, weights.W[gone][:, gone])
+        back, out = _balls(flint, weights.W[kept][:, gone]), _balls(flint, weights.Wo[:, gone])
+        try:
+            W_through = system.solve(_balls(flint, weights.W[gone][:, kept]))
+            U_through = system.solve(_balls(flint, weights.U[gone]))
+        except ZeroDivisionError:
+            return None
+        W, U, Wo, D = W + back * W_through, U + back * U_through, Wo + out * W_through, out * U_through
+    half = _scale_rows(flint, multipliers, _identity(flint, count) - W)
+    M = half + half.transpose()
+    if gamma is None:
+        return M
+    g = flint.arb(gamma) * flint.arb(scale)
+    scaled = _scale_rows(flint, multipliers, U)
+    M = M - scaled * scaled.transpose() / g
+    if D is None:
+        return M - Wo.transpose() * Wo / g
+    side = Wo.transpose() + scaled * D.transpose() / g
+    corner = _identity(flint, D.nrows()) * g - D * D.transpose() / g
+    top = [a + b for a, b in zip(M.tolist(), side.tolist(), strict=True)]
+    bottom = [a + b for a, b in zip(side.transpose().tolist(), corner.tolist(), strict=True)]
+    return flint.arb_mat(top + bottom)
+
+
+def _dominant(flint: Any, matrix: Any) -> bool:
+    """Whether every diagonal entry is surely larger than the absolute values of the rest of its row together."""
+    for i, row in enumerate(matrix.tolist()):
+        rest = sum((abs(entry) for j, entry in enumerate(row) if j != i), flint.arb(0))
+        if not row[i] > rest:
+            return False
+    return True
+
+
+def _balls(flint: Any, matrix: Tensor) -> Any:
+    """The doubles of a matrix, exactly."""
+    rows, columns = matrix.shape
+    return flint.arb_mat(rows, columns, matrix.reshape(-1).tolist())
+
+
+def _identity(flint: Any, size: int) -> Any:
+    return flint.arb_mat(size, size, [float(i == j) for i in range(size) for j in range(size)])
+
+
+def _scale_rows(flint: Any, multipliers: list[float], matrix: Any) -> Any:
+    rows = zip(multipliers, matrix.tolist(), strict=True)
+    scaled = [[flint.arb(factor) * entry for entry in row] for factor, row in rows]
+    return flint.arb_mat(matrix.nrows(), matrix.ncols(), [entry for row in scaled for entry in row])

@@ -1,0 +1,185 @@
+"""The smallest Lipschitz bound that Condition `lipschitz` proves, over all diagonal metrics."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lben.activations import Activation
+from lben.certify.barrier import Quadratic, minimise_rho
+from lben.certify.certificate import Certificate, Domain, Reduced, Subject, check
+from lben.certify.wellposed import well_posed
+from lben.errors import BoundNotMet, InvalidInput, NotConverged, NotWellPosed
+from lben.extras import need
+from lben.weights import Weights
+
+if TYPE_CHECKING:
+    from lben.networks import EquilibriumNetwork
+
+BoundSolver = Literal["barrier", "scs"]
+_NO_BOUND = 1e-30  # what is reported, at most, where outputs do not depend on inputs at all: every gamma > 0 holds
+_INFLATIONS = 24  # from a billionth, doubled each time, to one per cent
+_ROOM = 10  # how far above the smallest rho of its lam the barrier method starts
+
+
+def tightest_bound(
+    net: EquilibriumNetwork | Weights,
+    *,
+    solver: BoundSolver = "barrier",
+    rigorous: bool = False,
+    domain: Domain = "input",
+    activation: Activation | None = None,
+) -> Certificate:
+    """The certificate of the smallest gamma, to about six digits, that any diagonal metric proves for these weights.
+
+    Linear units are eliminated first, since as slopes in [0, 1] they would cost. `solver`: "barrier", the method made
+    for this problem, or "scs", the general one through cvxpy, as an independent check. Whatever they answer is made
+    feasible and checked again from the weights. `activation` is for bare weights: ReLU if not given.
+    Raises NotWellPosed where no metric proves an equilibrium.
+    """
+    return tightest(Subject.of(net, activation), solver=solver, rigorous=rigorous, domain=domain)
+
+
+def tightest(
+    subject: Subject, *, solver: BoundSolver = "barrier", rigorous: bool = False, domain: Domain = "input"
+) -> Certificate:
+    if solver not in ("barrier", "scs"):
+        raise InvalidInput(f'solver must be "barrier" or "scs", not {solver!r}.')
+    scale = subject.scale_of(domain)
+    reduced = Reduced.of(subject.weights, subject.linear)
+    multipliers, gamma = _solve(reduced, _metric(subject, reduced), solver)
+    lam = torch.full_like(subject.weights.bz, math.nan)
+    lam[reduced.kept] = multipliers
+    growth = 1e-9
+    for _ in range(_INFLATIONS):
+        certificate = check(subject, lam, gamma / scale, rigorous=rigorous, domain=domain)
+        if certificate.holds:
+            name = {"barrier": "barrier method", "scs": "SCS, made feasible"}[solver]
+            return replace(certificate, method=f"{name}, checked by {certificate.method}")
+        gamma *= 1 + growth
+        growth *= 2
+    raise BoundNotMet(
+        f"No bound near {gamma:.6g} could be confirmed in double precision: the smallest eigenvalue stays at "
+        f"{certificate.margin:.3g}.",
+        certificate.margin,
+    )
+
+
+def _metric(subject: Subject, reduced: Reduced) -> Tensor:
+    """A metric of the reduced network to start from: the one its weights carry, or one that is found."""
+    lam = subject.weights.lam
+    if lam is not None and _positive(reduced.condition(lam[reduced.kept], None)):
+        return lam[reduced.kept]
+    if len(reduced.kept) == 0:
+        return reduced.W.new_zeros(0)
+    found = well_posed(reduced.W)
+    if not found.holds or not _positive(reduced.condition(found.lam, None)):
+        raise NotWellPosed(str(found), 2 * found.monotonicity)
+    return found.lam
+
+
+def _positive(matrix: Tensor) -> bool:
+    return int(torch.linalg.cholesky_ex(matrix).info) == 0
+
+
+def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver) -> tuple[Tensor, float]:
+    """The multipliers of the kept units, and gamma: in X of `Quadratic` they are gamma lam, and rho is gamma^2.
+
+    U and Wo are first brought to norm one, D with them: the bound scales with both.
+    """
+    into, out = _norm(reduced.U), _norm(reduced.Wo)
+    through = 0.0 if reduced.D is None else _norm(reduced.D)
+    if into == 0 or out == 0:
+        return _nearly_free(reduced, lam, max(through * (1 + 1e-9), _NO_BOUND))
+    problem = _problem(reduced, into, out)
+    start = _start(problem, lam)
+    if solver == "scs":
+        found = _scs(problem, start)
+        rho = _smallest_rho(problem, found)
+        if not rho < math.inf:
+            raise NotConverged("The answer of SCS is not feasible and cannot be repaired: use the barrier method.", rho)
+    else:
+        found, rho = minimise_rho(problem, start, _ROOM * _smallest_rho(problem, start))
+    root = math.sqrt(rho)
+    return found[: problem.free] * (out / into / root), root * into * out
+
+
+def _nearly_free(reduced: Reduced, lam: Tensor, gamma: float) -> tuple[Tensor, float]:
+    """U or Wo is zero: the bound is |D|. lam is scaled so that what is left of the two does not matter."""
+    if len(lam) == 0 or (_norm(reduced.U) == 0 and _norm(reduced.Wo) == 0):
+        return lam, gamma
+    smallest = float(torch.linalg.eigvalsh(reduced.condition(lam, None))[0])
+    if _norm(reduced.U) == 0:
+        return lam * (4 * _norm(reduced.Wo) ** 2 / (gamma * smallest)), gamma
+    return lam * (gamma * smallest / (4 * _norm(lam[:, None] * reduced.U) ** 2)), gamma
+
+
+def _problem(reduced: Reduced, into: float, out: float) -> Quadratic:
+    """The data of X, with the outputs as p more units whose entry in lam is fixed at one.
+
+    X = [[M - Lam U U' Lam/rho, Wo' + Lam U D'/rho], [., I - D D'/rho]]: its Schur complement at D = 0 is
+    M - Wo'Wo - Lam U U' Lam/rho.
+    """
+    n, p = len(reduced.kept), len(reduced.Wo)
+    A = torch.block_diag(torch.eye(n, dtype=reduced.W.dtype) - reduced.W, torch.eye(p, dtype=reduced.W.dtype) / 2)
+    A[n:, :n] = reduced.Wo / out
+    D = torch.zeros(p, reduced.U.shape[1], dtype=A.dtype) if reduced.D is None else reduced.D / out
+    inputs = torch.cat([reduced.U, -D]) / into
+    return Quadratic(A, inputs @ inputs.T, min(inputs.shape), n)
+
+
+def _start(problem: Quadratic, lam: Tensor) -> Tensor:
+    """A multiple of lam with room below it for Wo'Wo: 2 Lam - Lam W - W' Lam > 2 Wo'Wo, and ones for the outputs."""
+    n = problem.free
+    M = problem.matrix(torch.cat([lam, lam.new_zeros(len(problem.A) - n)]), math.inf)[:n, :n]
+    out = torch.linalg.solve_triangular(torch.linalg.cholesky(M), problem.A[n:, :n].T, upper=False)
+    return torch.cat([lam * (2 * _norm(out) ** 2), lam.new_ones(len(problem.A) - n)])
+
+
+def _smallest_rho(problem: Quadratic, lam: Tensor) -> float:
+    """The smallest rho for this lam, rounded up; infinite if there is none."""
+    factor, info = torch.linalg.cholesky_ex(problem.matrix(lam, math.inf))
+    if int(info) != 0 or not bool((lam > 0).all()):
+        return math.inf
+    scaled = torch.linalg.solve_triangular(factor, lam[:, None] * problem.K * lam, upper=False)
+    inner = torch.linalg.solve_triangular(factor, scaled.T, upper=False)
+    return float(torch.linalg.eigvalsh((inner + inner.T) / 2)[-1]) * (1 + 1e-9)
+
+
+def _scs(problem: Quadratic, start: Tensor) -> Tensor:
+    """lam by a general solver: minimise rho with [[X + Lam K Lam/rho, Lam R], [., rho I]] >= 0, K = R R'.
+
+    Everything is measured in units of the start, at which the upper left block becomes I: without that, SCS takes
+    minutes for networks with a large |W|. Its answer is feasible to its tolerance only, and is raised until it is.
+    """
+    cp = need("cvxpy", 'solver="scs"', extra="sdp")
+    n, size = problem.free, len(problem.A)
+    factor = torch.linalg.cholesky(problem.matrix(start, math.inf))
+    P = torch.linalg.solve_triangular(factor, torch.eye(size, dtype=factor.dtype), upper=False).numpy()
+    values, vectors = torch.linalg.eigh(problem.K / _smallest_rho(problem, start))
+    R = (vectors * values.clamp(min=0).sqrt())[:, -problem.rank :].numpy()
+    share, ratio = cp.Variable(n), cp.Variable()  # of lam and rho, in units of the start
+    lam = cp.hstack([cp.multiply(share, start[:n].numpy()), start[n:].numpy()])
+    column = cp.reshape(lam, (size, 1), order="C")
+    half = P @ cp.multiply(column, problem.A.numpy() @ P.T)
+    side = P @ cp.multiply(column, R)
+    X = cp.bmat([[half + half.T, side], [side.T, ratio * np.eye(problem.rank)]])
+    program = cp.Problem(cp.Minimize(ratio), [(X + X.T) / 2 >> 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "the solution may be inaccurate": it is repaired and checked anyway
+        program.solve(solver=cp.SCS, eps=1e-6, max_iters=50_000)
+    if share.value is None:
+        raise NotConverged(f"SCS found no bound: it says {program.status}. Use the barrier method.", math.inf)
+    raised = [torch.as_tensor(share.value) * (1 + 1e-9 * 4.0**k) * start[:n] for k in range(16)]
+    candidates = [torch.cat([multipliers, start[n:]]) for multipliers in raised]
+    return min(candidates, key=lambda candidate: _smallest_rho(problem, candidate))
+
+
+def _norm(matrix: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(matrix, 2)) if matrix.numel() else 0.0

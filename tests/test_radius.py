@@ -1,0 +1,154 @@
+"""Radii: true for every tolerance, tighter pair by pair, and no attack gets below them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+import lben
+from lben.certify import radius
+from lben.certify.certificate import Subject
+from lben.data import embedded_mnist, pixels
+from tests.problems import ACTIVATIONS, mnist_network, random_network
+
+TOLERANCES = [1e-2, 1e-4, 1e-6, 1e-8]
+
+
+def images() -> tuple[Tensor, Tensor]:
+    """1,000 images that no network here was trained on."""
+    data = embedded_mnist()
+    return pixels(data.test_images), data.test_labels
+
+
+@cache
+def attacked(method: lben.AttackMethod) -> lben.Attack:
+    x, y = images()
+    return lben.attack(mnist_network(1.0), x, y, [0.5, 2.0, 4.0, 6.0], method=method, steps=20, restarts=2)
+
+
+@pytest.mark.parametrize("tolerance", TOLERANCES)
+@pytest.mark.parametrize("method", ["fgm", "pgd", "deepfool"])
+def test_no_attack_succeeds_below_the_radius(method: lben.AttackMethod, tolerance: float) -> None:
+    x, y = images()
+    solver = lben.PeacemanRachford(tolerance=tolerance)
+    proved = lben.certified_radius(mnist_network(1.0), x, y, solver=solver).radius
+    result = attacked(method)
+    assert bool((result.error > result.clean_error).any())
+    for size, success, distance in zip(result.epsilons.input, result.success, result.distances.input, strict=True):
+        assert not bool((success & (proved > size)).any())
+        assert not bool((success & (distance < proved)).any())
+
+
+def test_a_loose_solver_only_shrinks_radii() -> None:
+    net, (x, y) = mnist_network(0.2), images()
+    exact = lben.certified_radius(net, x, y).radius
+    assert float(exact.max()) > 1
+    means = []
+    for tolerance in TOLERANCES:
+        loose = lben.certified_radius(net, x, solver=lben.PeacemanRachford(tolerance=tolerance))
+        right = loose.predicted == y
+        assert bool((loose.radius[right] <= exact[right] + 1e-9).all())
+        means.append(float(loose.radius[right].sum()))
+    assert means == sorted(means)
+    assert means[-1] / float(exact.sum()) > 0.999
+
+
+def test_pairs_prove_more_than_gamma() -> None:
+    net, (x, y) = mnist_network(1.0), images()
+    tight = lben.tightest_bound(net).gamma
+    assert tight is not None
+    pairs, joint = lben.certified_radius(net, x, y), lben.certified_radius(net, x, y, pairwise=False)
+    assert bool((pairs.radius >= joint.radius).all())
+    assert float(pairs.radius.mean()) > 1.1 * float(joint.radius.mean())
+    off_diagonal = ~torch.eye(10, dtype=torch.bool)
+    assert float(pairs.bounds[off_diagonal].max()) <= math.sqrt(2) * tight * (1 + 1e-9)
+    assert joint.bounds[0, 1] == pytest.approx(math.sqrt(2))
+    assert torch.equal(pairs.predicted, joint.predicted)
+    free = lben.certified_radius(mnist_network(None), x, y, pairwise=False)  # a MON: no gamma, so its tightest bound
+    assert free.bounds[0, 1] == pytest.approx(math.sqrt(2) * (lben.tightest_bound(mnist_network(None)).gamma or 0))
+
+
+def test_the_bound_of_a_pair_is_that_of_its_difference() -> None:
+    net = random_network("LBEN", (4, 6, 3), lben.Tanh(), gamma=2.0, size=1.0, spread=1.0, trained=2, seed=3)
+    bounds = lben.certified_radius(net, torch.randn(2, 4).double()).bounds
+    w = net.weights().detach()
+    row = w.Wo[:1] - w.Wo[2:]
+    pair = lben.Weights(w.W, w.U, w.bz, row, w.by[:1], w.lam)
+    assert bounds[0, 2] == bounds[2, 0] == pytest.approx(lben.tightest_bound(pair).gamma, rel=1e-6)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda a: type(a).__name__)
+def test_nothing_inside_the_radius_changes_the_class(activation: lben.Activation) -> None:
+    """Random directions and the gradient's, right at the radius: the class must stay."""
+    net = random_network("LBEN", (3, 5, 4), activation, gamma=2.0, size=2.0, spread=0.5, trained=5, seed=1)
+    net.solver = lben.Newton(tolerance=1e-11)
+    torch.manual_seed(0)
+    x = 3 * torch.randn(50, 3).double()
+    found = lben.certified_radius(net, x, solver=lben.PeacemanRachford(tolerance=1e-3))
+    assert float(found.radius.max()) > 0
+    point = x.clone().requires_grad_()
+    top = net(point).topk(2, dim=-1).values
+    (toward,) = torch.autograd.grad((top[:, 1] - top[:, 0]).sum(), point)
+    with torch.no_grad():
+        assert torch.equal(net(x).argmax(-1), found.predicted)
+        for step in (toward, *torch.randn(20, 50, 3).double()):
+            direction = step / torch.linalg.vector_norm(step, dim=-1, keepdim=True).clamp(min=1e-300)
+            moved = net(x + 0.999 * found.radius[:, None] * direction)
+            safe = found.radius > 0
+            assert torch.equal(moved.argmax(-1)[safe], found.predicted[safe])
+
+
+def test_pixels_and_labels() -> None:
+    net, (x, y) = mnist_network(1.0), images()
+    assert net.normalize is not None
+    inputs, in_pixels = lben.certified_radius(net, x), lben.certified_radius(net, x, domain="pixels")
+    scale = float(net.normalize.std)
+    assert (inputs.domain, in_pixels.domain) == ("input", "pixels")
+    assert torch.allclose(in_pixels.radius, inputs.radius * scale)
+    assert torch.allclose(in_pixels.bounds * scale, inputs.bounds)
+    labelled = lben.certified_radius(net, x, y)
+    assert bool((labelled.radius[labelled.predicted != y] == 0).all())
+    assert torch.equal(labelled.radius[labelled.predicted == y], inputs.radius[inputs.predicted == y])
+    accuracy = lben.certified_accuracy(net, x, y, [0.0, 1.0, 100.0])
+    assert accuracy.accuracy[0] == pytest.approx(float((inputs.predicted == y).double().mean()), abs=0.002)
+    assert accuracy.accuracy[1] == pytest.approx(float((labelled.radius > 1).double().mean()))
+    assert accuracy.accuracy[2] == 0
+
+
+def test_pairwise_bounds_are_kept_until_a_weight_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    original = radius._pairwise_bounds
+
+    def counted(subject: Subject, progress: bool) -> Tensor:
+        calls.append(1)
+        return original(subject, progress)
+
+    monkeypatch.setattr(radius, "_pairwise_bounds", counted)
+    net = copy.deepcopy(random_network("LBEN", (3, 4, 3), lben.ReLU(), gamma=1.0, size=1, spread=1, trained=0, seed=0))
+    x = torch.randn(5, 3).double()
+    first = lben.certified_radius(net, x)
+    assert torch.equal(lben.certified_radius(net, 2 * x).bounds, first.bounds)
+    assert len(calls) == 1
+    net.get_parameter("parameterization.Wo").data.mul_(2)
+    second = lben.certified_radius(net, x)
+    assert len(calls) == 2
+    assert not torch.equal(first.bounds, second.bounds)
+    net.get_parameter("parameterization.bz").data.add_(1)  # no bound depends on a bias
+    lben.certified_radius(net, x)
+    assert len(calls) == 2
+
+
+def test_bare_weights_and_batches() -> None:
+    net = random_network("LBEN", (3, 4, 3), lben.Tanh(), gamma=1.0, size=1, spread=1, trained=2, seed=0)
+    x = torch.randn(2, 5, 3).double()
+    of_net = lben.certified_radius(net, x)
+    of_weights = lben.certified_radius(net.weights().detach(), x, activation=lben.Tanh())
+    assert of_net.radius.shape == of_net.predicted.shape == (2, 5)
+    assert torch.allclose(of_net.radius, of_weights.radius)
+    bare = lben.certified_radius(lben.UnconstrainedEN.from_weights(net.weights().detach(), activation=lben.Tanh()), x)
+    assert torch.allclose(of_net.radius, bare.radius, rtol=1e-4)
