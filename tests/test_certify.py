@@ -265,6 +265,15 @@ def test_a_skip_past_the_activation_is_not_bounded_as_a_slope() -> None:
     assert lben.tightest_bound(minus, activation=activation).gamma == pytest.approx(1, rel=1e-5)
 
 
+@pytest.mark.parametrize("U", [0.0, 2.0])
+@pytest.mark.parametrize("Wo", [0.0, 3.0])
+def test_a_bound_may_come_from_linear_units_alone(U: float, Wo: float) -> None:
+    """y = 5 x + Wo relu(U x), with U or Wo zero or both not: |5| alone, or 5 + 6."""
+    weights = plain(torch.zeros(2, 2), torch.tensor([[5.0], [U]]), torch.tensor([[1.0, Wo]]))
+    tight = lben.tightest_bound(weights, activation=lben.PerUnit([lben.Identity(), lben.ReLU()]), rigorous=True)
+    assert tight.gamma == pytest.approx(5 + U * Wo, rel=1e-5)
+
+
 @pytest.mark.parametrize("zero", ["U", "Wo", "both"])
 def test_outputs_that_do_not_depend_on_inputs(zero: str) -> None:
     torch.manual_seed(0)

@@ -46,7 +46,7 @@ class EquilibriumNetwork(nn.Module):
         self.activation = activation
         self.solver = PeacemanRachford() if solver is None else solver
         self._kept: tuple[list[Tensor], DenseOperator] | None = None
-        self.kept_bounds: tuple[Subject, Tensor] | None = None
+        self.kept_bounds: tuple[Subject, Tensor] | None = None  # of pairs of outputs, for `certified_radius`
         if normalize is not None and not isinstance(normalize, Normalize):
             raise InvalidInput(f"normalize must be an lben.Normalize(mean, std), not {normalize!r}.")
         if normalize is not None and normalize.features not in (1, self.in_features):

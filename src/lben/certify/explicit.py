@@ -50,7 +50,8 @@ class Evaluation:
 class ExplicitNetwork:
     """The weights of a network, or bare ones, at work in double precision on the CPU.
 
-    Where the weights carry no metric, one is looked for; `proved` says whether there is one.
+    Where the weights carry no metric, one is looked for; `proved` says whether there is one, and `monotonicity` is its
+    m, rounded down.
     """
 
     def __init__(self, net: EquilibriumNetwork | Weights, activation: Activation | None = None) -> None:
@@ -66,7 +67,9 @@ class ExplicitNetwork:
                 weights = replace(weights, lam=found.lam)
         self.weights = weights
         self.operator = DenseOperator(weights.W, weights.lam)
-        self.proved = weights.lam is not None and self.operator.monotonicity > 0
+        rounding = 16 * weights.hidden_features * torch.finfo(torch.float64).eps * self.operator.norm
+        self.monotonicity = self.operator.monotonicity - rounding
+        self.proved = weights.lam is not None and self.monotonicity > 0
         self.network = EquilibriumNetwork(Explicit(weights), sigma, None, normalize).double().eval()
 
     def require_proof(self) -> None:
@@ -75,8 +78,8 @@ class ExplicitNetwork:
             raise NotWellPosed(
                 str(well_posed(self.weights.W))
                 if self.weights.lam is None
-                else f"In the metric they carry, I - W is not monotone (m = {self.operator.monotonicity:.6g}).",
-                2 * self.operator.monotonicity,
+                else f"In the metric they carry, I - W is not monotone (m = {self.monotonicity:.6g}).",
+                2 * self.monotonicity,
             )
 
     def inputs(self, x: Tensor) -> Tensor:
@@ -103,16 +106,17 @@ class ExplicitNetwork:
             warnings.simplefilter("ignore", ConvergenceWarning)  # the error below tells more
             solution = self.network.solve(x)
         w, z = self.weights, solution.z
-        scaled = x if self.network.normalize is None else self.network.normalize(x)
-        candidate = (z + solution.defect).abs()
-        terms = F.linear(candidate, w.W.abs(), w.bz.abs()) + F.linear(scaled.abs(), w.U.abs())
         unit = torch.finfo(z.dtype).eps
+        normalize = self.network.normalize
+        size = x.abs() if normalize is None else (x.abs() + normalize.mean.abs()) / normalize.std
+        candidate = (z + solution.defect).abs()
+        terms = F.linear(candidate, w.W.abs(), w.bz.abs()) + F.linear(size, w.U.abs())
         lost = (w.hidden_features + w.in_features + 16) * unit * (terms + z.abs())
-        root = w.metric().sqrt()
-        spill = torch.linalg.vector_norm(lost * root, dim=-1)
-        m, norm = self.operator.monotonicity, 1 + self.operator.norm
-        proved = solution.error_bound_for(self.operator)
-        error = proved + spill * (1 + norm / m) if m > 0 else proved
+        spill = torch.linalg.vector_norm(lost * w.metric().sqrt(), dim=-1)
+        error = torch.full_like(spill, torch.inf)
+        if self.proved:
+            proved = solution.error_bound_for(self.operator) * (self.operator.monotonicity / self.monotonicity)
+            error = proved + spill * (1 + (1 + self.operator.norm) / self.monotonicity)
         y = F.linear(z, w.Wo, w.by)
         rounding = (w.hidden_features + 2) * unit * F.linear(z.abs(), w.Wo.abs(), w.by.abs())
         return Evaluation(y, z, error, rounding, solution.converged)

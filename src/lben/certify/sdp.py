@@ -111,13 +111,14 @@ def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver) -> tuple[Tensor, 
 
 
 def _nearly_free(reduced: Reduced, lam: Tensor, gamma: float) -> tuple[Tensor, float]:
-    """U or Wo is zero: the bound is |D|. lam is scaled so that what is left of the two does not matter."""
-    if len(lam) == 0 or (_norm(reduced.U) == 0 and _norm(reduced.Wo) == 0):
+    """U or Wo is zero: the bound is |D|. lam is made so large, or small, that the one that is not does not matter."""
+    into, out = _norm(lam[:, None] * reduced.U), _norm(reduced.Wo)
+    if into == 0 and out == 0:
         return lam, gamma
     smallest = float(torch.linalg.eigvalsh(reduced.condition(lam, None))[0])
-    if _norm(reduced.U) == 0:
-        return lam * (4 * _norm(reduced.Wo) ** 2 / (gamma * smallest)), gamma
-    return lam * (gamma * smallest / (4 * _norm(lam[:, None] * reduced.U) ** 2)), gamma
+    if into == 0:
+        return lam * (1e12 * out**2 / (gamma * smallest)), gamma
+    return lam * (1e-12 * gamma * smallest / into**2), gamma
 
 
 def _problem(reduced: Reduced, into: float, out: float) -> Quadratic:
