@@ -24,6 +24,7 @@ from lben.certify.wellposed import WellPosedness, well_posed
 from lben.errors import (
     BoundNotMet,
     ConvergenceWarning,
+    DataNotFound,
     InvalidActivation,
     InvalidFile,
     InvalidInput,
@@ -53,6 +54,7 @@ __all__ = [
     "CertifiedAccuracy",
     "CertifiedRadius",
     "ConvergenceWarning",
+    "DataNotFound",
     "DouglasRachford",
     "Elementwise",
     "EquilibriumNetwork",

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "BoundNotMet",
     "ConvergenceWarning",
+    "DataNotFound",
     "InvalidActivation",
     "InvalidFile",
     "InvalidInput",
@@ -29,6 +30,10 @@ class InvalidActivation(InvalidInput):
 
 class InvalidFile(LbenError, ValueError):
     """A file is not a model of this library, or not as it was written."""
+
+
+class DataNotFound(LbenError, FileNotFoundError):
+    """A data set is neither at hand nor can it be downloaded; the message says what to put where."""
 
 
 class MissingExtra(LbenError, ImportError):

@@ -30,9 +30,54 @@ def save(net: EquilibriumNetwork, path: str | os.PathLike[str]) -> None:
     """Write a network to a file: to a temporary one first, so that no half of it is ever left."""
     if type(net) not in _NETWORKS.values():
         raise InvalidInput(f"lben.save writes {', '.join(_NETWORKS)}, not {type(net).__name__}.")
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
-    text = json.dumps(_describe(net), sort_keys=True)
-    content = serialize(tensors, metadata={"lben": text, "sha256": _digest(text, tensors)})
+    write_tensors(path, "lben", _describe(net), net.state_dict())
+
+
+def load(path: str | os.PathLike[str]) -> LBEN | MON | UnconstrainedEN:
+    """Read a network that `save` wrote, on the CPU; raises InvalidFile for anything else."""
+    description, tensors = read_tensors(path, "lben", "a network")
+    try:
+        return _build(description, tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise InvalidFile(f"{path} does not describe a network: {type(error).__name__}: {error}") from error
+
+
+def write_tensors(
+    path: str | os.PathLike[str], key: str, description: dict[str, Any], tensors: dict[str, Tensor]
+) -> None:
+    """Write tensors with a description, under a key of the header, and a checksum of both."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps({"format": FORMAT, **description}, sort_keys=True)
+    write_bytes(path, serialize(plain, metadata={key: text, "sha256": _digest(text, plain)}))
+
+
+def read_tensors(path: str | os.PathLike[str], key: str, what: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The description and the tensors that `write_tensors` wrote; raises InvalidFile for anything else."""
+    if not Path(path).is_file():
+        raise InvalidFile(f"{path} is not a file.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InvalidFile(f"{path} is not a whole safetensors file: {error}.") from error
+    text = metadata.get(key)
+    if text is None:
+        raise InvalidFile(f"{path} was not written by lben: its header has no description of {what}.")
+    if metadata.get("sha256") != _digest(text, tensors):
+        raise InvalidFile(f"{path} was changed after it was written: its checksum does not match its content.")
+    try:
+        description: dict[str, Any] = json.loads(text)
+        found = description.pop("format")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidFile(f"{path} does not describe {what}: {type(error).__name__}: {error}") from error
+    if found != FORMAT:
+        raise InvalidFile(f"{path} has format {found}, but this version of lben reads {FORMAT}.")
+    return description, tensors
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file: to a temporary one first, so that no half of it is ever left."""
     target = Path(path)
     if target.is_dir() or not target.parent.is_dir():
         raise InvalidInput(f"{str(path)!r} cannot be written: it must name a file in a directory that exists.")
@@ -47,32 +92,6 @@ def save(net: EquilibriumNetwork, path: str | os.PathLike[str]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def load(path: str | os.PathLike[str]) -> LBEN | MON | UnconstrainedEN:
-    """Read a network that `save` wrote, on the CPU; raises InvalidFile for anything else."""
-    if not Path(path).is_file():
-        raise InvalidFile(f"{path} is not a file.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise InvalidFile(f"{path} is not a whole safetensors file: {error}.") from error
-    text = metadata.get("lben")
-    if text is None:
-        raise InvalidFile(f"{path} was not written by lben.save: its header has no description of a network.")
-    if metadata.get("sha256") != _digest(text, tensors):
-        raise InvalidFile(f"{path} was changed after it was written: its checksum does not match its content.")
-    try:
-        description = json.loads(text)
-        if description["format"] != FORMAT:
-            raise InvalidFile(f"{path} has format {description['format']}, but this version of lben reads {FORMAT}.")
-        return _build(description, tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        if isinstance(error, InvalidFile):
-            raise
-        raise InvalidFile(f"{path} does not describe a network: {type(error).__name__}: {error}") from error
-
-
 def _digest(text: str, tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
@@ -84,7 +103,6 @@ def _digest(text: str, tensors: dict[str, Tensor]) -> str:
 
 def _describe(net: EquilibriumNetwork) -> dict[str, Any]:
     return {
-        "format": FORMAT,
         "network": type(net).__name__,
         "sizes": [net.in_features, net.hidden_features, net.out_features],
         "dtype": str(net.parameterization.U.dtype)[6:],

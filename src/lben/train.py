@@ -1,0 +1,379 @@
+"""One training loop for every network: seeded, resumable to the bit, and the same in several processes."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn import functional as F
+
+from lben import checks
+from lben.data import ImageData, pixels
+from lben.errors import InvalidFile, InvalidInput, NotConverged
+from lben.extras import need
+from lben.files import read_tensors, write_bytes, write_tensors
+
+Schedule = Literal["constant", "step", "one-cycle", "cosine"]
+Optimizer = Literal["adam", "adamw", "sgd"]
+OnLost = Literal["skip", "stop"]
+_EVALUATION_BATCH = 2000
+
+
+class Loss(Protocol):
+    """What is minimised: a number from the network, its outputs and the labels, averaged over the batch."""
+
+    def __call__(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy; `margin` is subtracted from the logit of the true class, which asks for that much distance."""
+
+    margin: float = 0.0
+
+    def __call__(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.margin:
+            logits = logits - self.margin * F.one_hot(labels, logits.shape[-1])
+        return F.cross_entropy(logits, labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How to train.
+
+    schedule: "constant"; "step", by `step_factor` every `step_epochs`; "one-cycle", up for 30 % of the steps and down
+        for the rest, `learning_rate` at its peak; "cosine", down from the first step.
+    on_lost: what to do with a batch in which the network has no answer (an unconstrained network may lose its
+        equilibrium): "skip" it and count it, or "stop".
+    """
+
+    epochs: int = 10
+    batch_size: int = 128
+    optimizer: Optimizer = "adam"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    schedule: Schedule = "one-cycle"
+    step_epochs: int = 10
+    step_factor: float = 0.1
+    loss: Loss = field(default_factory=CrossEntropy)
+    seed: int = 0
+    on_lost: OnLost = "skip"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "step_epochs"):
+            checks.count(name, getattr(self, name))
+        for name in ("learning_rate", "step_factor"):
+            checks.positive(name, getattr(self, name))
+        if not checks.number("weight_decay", self.weight_decay) >= 0:
+            raise InvalidInput(f"weight_decay must not be negative, but is {self.weight_decay}.")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise InvalidInput(f"seed must be an integer of at least 0, not {self.seed!r}.")
+        for name, kinds in (
+            ("schedule", ("constant", "step", "one-cycle", "cosine")),
+            ("optimizer", ("adam", "adamw", "sgd")),
+            ("on_lost", ("skip", "stop")),
+        ):
+            if getattr(self, name) not in kinds:
+                raise InvalidInput(f"{name} must be one of {', '.join(kinds)}, not {getattr(self, name)!r}.")
+
+    def rate(self, step: int, steps_per_epoch: int) -> float:
+        """The learning rate of a step: a function of its number alone, so that resuming needs no state."""
+        total = self.epochs * steps_per_epoch
+        if self.schedule == "constant":
+            return self.learning_rate
+        if self.schedule == "step":
+            factor: float = self.step_factor ** (step // steps_per_epoch // self.step_epochs)
+            return self.learning_rate * factor
+        if self.schedule == "cosine":
+            return self.learning_rate * _swing(step / total)
+        rise = 0.3 * total
+        if step < rise:
+            return self.learning_rate * (0.04 + 0.96 * (1 - _swing(step / rise)))
+        return self.learning_rate * (4e-6 + (1 - 4e-6) * _swing((step - rise) / (total - rise)))
+
+    def description(self) -> dict[str, Any]:
+        """The options as plain values, by which a checkpoint recognises its run."""
+        return {**asdict(self), "loss": repr(self.loss)}
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One row of the history: means over the training epoch, then the state after it, on the test images.
+
+    lost: batches without an answer in training; unanswered: test images without one, which count as wrong.
+    iterations, residual: of the equilibria of some test images; None for a network that has none.
+    """
+
+    epoch: int
+    loss: float
+    train_error: float
+    test_error: float
+    rate: float
+    seconds: float
+    lost: int
+    unanswered: int
+    iterations: int | None
+    residual: float | None
+
+
+def fit(
+    net: nn.Module,
+    data: ImageData,
+    config: TrainConfig,
+    *,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    name: str = "training",
+) -> list[Epoch]:
+    """Train a network that takes pixels and gives logits; returns the history, one row an epoch.
+
+    folder: where `history.jsonl` and `checkpoint.safetensors` are written after every epoch, each in one piece.
+    resume: go on from the checkpoint there, if there is one, to the very weights that a run in one go ends with.
+    In several processes (`torchrun`, after `torch.distributed.init_process_group`) every batch is shared between them
+    and gradients are summed: the weights are those of one process, within rounding.
+    """
+    workers = _Workers()
+    optimizer = _optimizer(net, config)
+    path = None if folder is None else Path(folder)
+    if path is not None:
+        path.mkdir(parents=True, exist_ok=True)
+    history = _restore(path, net, optimizer, config) if resume and path is not None else []
+    steps = math.ceil(len(data.train_labels) / config.batch_size)
+    with _bar(progress and workers.rank == 0, name, config.epochs * steps) as bar:
+        bar.advance(len(history) * steps)
+        for epoch in range(len(history), config.epochs):
+            started = time.perf_counter()
+            totals = _train_epoch(net, data, config, optimizer, epoch, steps, workers, bar)
+            seconds = time.perf_counter() - started
+            row = _evaluate(net, data, epoch, totals, seconds, config.rate((epoch + 1) * steps - 1, steps))
+            history.append(row)
+            bar.show(row)
+            if path is not None and workers.rank == 0:
+                _checkpoint(path, net, optimizer, config, history)
+    return history
+
+
+def error_rate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, int]:
+    """The share of images with a wrong class, and how many have no answer at all, which are among the wrong."""
+    was_training = net.training
+    net.eval()
+    wrong = unanswered = 0
+    with torch.no_grad():
+        for rows, classes in zip(images.split(_EVALUATION_BATCH), labels.split(_EVALUATION_BATCH), strict=True):
+            predicted = _predict(net, pixels(rows, _dtype(net)))
+            wrong += int((predicted != classes).sum())
+            unanswered += int((predicted < 0).sum())
+    net.train(was_training)
+    return wrong / len(labels), unanswered
+
+
+def _predict(net: nn.Module, x: Tensor) -> Tensor:
+    """The class of each row, -1 where there is no answer: a batch that fails is halved until single rows are left."""
+    try:
+        predicted: Tensor = net(x).argmax(dim=-1)
+    except NotConverged:
+        if len(x) == 1:
+            return torch.tensor([-1])
+        return torch.cat([_predict(net, half) for half in x.tensor_split(2)])
+    return predicted
+
+
+class _Workers:
+    """This process among those that train together; one of one where torch.distributed is not in use."""
+
+    def __init__(self) -> None:
+        used = distributed.is_available() and distributed.is_initialized()
+        self.rank, self.count = (distributed.get_rank(), distributed.get_world_size()) if used else (0, 1)
+
+    def share(self, index: Tensor) -> Tensor:
+        return index[self.rank :: self.count]
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        if self.count > 1:
+            distributed.all_reduce(tensor)
+        return tensor
+
+    def sum_gradients(self, net: nn.Module) -> None:
+        if self.count == 1:
+            return
+        gradients = [p.grad for p in net.parameters() if p.grad is not None]
+        flat = self.sum(torch.cat([g.reshape(-1) for g in gradients]))
+        for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(summed.view_as(gradient))
+
+
+def _train_epoch(
+    net: nn.Module,
+    data: ImageData,
+    config: TrainConfig,
+    optimizer: torch.optim.Optimizer,
+    epoch: int,
+    steps: int,
+    workers: _Workers,
+    bar: _Bar,
+) -> tuple[float, float, int]:
+    """One pass over the data in an order that seed and epoch decide; mean loss, share of errors, and lost batches."""
+    order = torch.randperm(len(data.train_labels), generator=_generator(config.seed, epoch))
+    torch.manual_seed(_mix(config.seed, epoch))  # for networks that draw random numbers of their own
+    net.train()
+    totals = torch.zeros(4, dtype=torch.float64)  # loss, errors, images, lost batches
+    for step, index in enumerate(order.split(config.batch_size)):
+        for group in optimizer.param_groups:
+            group["lr"] = config.rate(epoch * steps + step, steps)
+        mine = workers.share(index)
+        x, labels = pixels(data.train_images[mine], _dtype(net)), data.train_labels[mine]
+        optimizer.zero_grad()
+        try:
+            logits = net(x)
+            loss = config.loss(net, logits, labels)
+            (loss * (len(mine) / len(index))).backward()
+            failed = torch.zeros(1)
+        except NotConverged:
+            if config.on_lost == "stop":
+                raise
+            failed = torch.ones(1)
+        if float(workers.sum(failed)) > 0:
+            totals[3] += 1
+            continue
+        workers.sum_gradients(net)
+        optimizer.step()
+        wrong = int((logits.detach().argmax(dim=-1) != labels).sum())
+        totals[:3] += torch.tensor([loss.item() * len(mine), wrong, len(mine)], dtype=torch.float64)
+        bar.step(loss.item())
+    loss_sum, errors, images = workers.sum(totals[:3].clone()).tolist()
+    return loss_sum / max(images, 1), errors / max(images, 1), int(totals[3])
+
+
+def _evaluate(
+    net: nn.Module, data: ImageData, epoch: int, totals: tuple[float, float, int], seconds: float, rate: float
+) -> Epoch:
+    test_error, unanswered = error_rate(net, data.test_images, data.test_labels)
+    iterations, residual = _equilibria(net, pixels(data.test_images[:_EVALUATION_BATCH], _dtype(net)))
+    loss, train_error, lost = totals
+    return Epoch(epoch + 1, loss, train_error, test_error, rate, seconds, lost, unanswered, iterations, residual)
+
+
+def _equilibria(net: nn.Module, x: Tensor) -> tuple[int | None, float | None]:
+    """Iterations and worst residual, from any network that can tell."""
+    solve: Callable[[Tensor], Any] | None = getattr(net, "solve", None)
+    if solve is None:
+        return None, None
+    net.eval()
+    try:
+        with torch.no_grad():
+            solution = solve(x)
+    except NotConverged as error:
+        return None, error.residual
+    return solution.iterations, float(solution.residual.max())
+
+
+def _checkpoint(
+    folder: Path, net: nn.Module, optimizer: torch.optim.Optimizer, config: TrainConfig, history: list[Epoch]
+) -> None:
+    """Weights, the state of the optimizer and the history, in one file written at once; the history again as text."""
+    tensors = {f"net.{name}": tensor for name, tensor in net.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{key}": value for key, value in state.items() if isinstance(value, Tensor)}
+    rows = [asdict(row) for row in history]
+    write_tensors(
+        folder / "checkpoint.safetensors", "lben-run", {"config": config.description(), "history": rows}, tensors
+    )
+    write_bytes(folder / "history.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def _restore(path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, config: TrainConfig) -> list[Epoch]:
+    """Bring network and optimizer to where the checkpoint was written; an empty history where there is none."""
+    file = path / "checkpoint.safetensors"
+    if not file.is_file():
+        return []
+    description, tensors = read_tensors(file, "lben-run", "a training run")
+    if description.get("config") != json.loads(json.dumps(config.description())):
+        raise InvalidFile(f"{file} belongs to a run with other options: use another folder, or do not resume.")
+    try:
+        net.load_state_dict({name[4:]: t for name, t in tensors.items() if name.startswith("net.")})
+    except RuntimeError as error:
+        raise InvalidFile(f"{file} belongs to another network: {str(error).splitlines()[0]}") from error
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".", 2)
+            state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+    return [Epoch(**row) for row in description["history"]]
+
+
+def _optimizer(net: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            net.parameters(), lr=config.learning_rate, momentum=0.9, weight_decay=config.weight_decay
+        )
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+
+
+def _generator(seed: int, epoch: int) -> torch.Generator:
+    return torch.Generator().manual_seed(_mix(seed, epoch))
+
+
+def _mix(seed: int, epoch: int) -> int:
+    return (seed * 1_000_003 + epoch) % 2**63
+
+
+def _swing(share: float) -> float:
+    """From one to zero along half a cosine."""
+    return 0.5 * (1 + math.cos(math.pi * share))
+
+
+def _dtype(net: nn.Module) -> torch.dtype:
+    return next(net.parameters()).dtype
+
+
+class _Bar:
+    """Progress of a run; this one shows nothing."""
+
+    def advance(self, count: int) -> None: ...
+
+    def step(self, loss: float) -> None: ...
+
+    def show(self, row: Epoch) -> None: ...
+
+
+class _RichBar(_Bar):
+    def __init__(self, rich: Any, name: str, total: int) -> None:
+        words = "loss {task.fields[loss]:.3f}  {task.fields[state]}"
+        columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.TaskProgressColumn())
+        self.progress = rich.Progress(*columns, rich.TextColumn(words), rich.TimeRemainingColumn())
+        self.task = self.progress.add_task(name, total=total, loss=math.nan, state="")
+
+    def advance(self, count: int) -> None:
+        self.progress.update(self.task, advance=count)
+
+    def step(self, loss: float) -> None:
+        self.progress.update(self.task, advance=1, loss=loss)
+
+    def show(self, row: Epoch) -> None:
+        state = f"epoch {row.epoch}: test error {100 * row.test_error:.2f} %"
+        if row.iterations is not None and row.residual is not None:
+            state += f", {row.iterations} iterations to {row.residual:.0e}"
+        if row.lost or row.unanswered:
+            state += f", {row.lost} batches lost, {row.unanswered} images unanswered"
+        self.progress.update(self.task, state=state)
+
+
+@contextmanager
+def _bar(show: bool, name: str, total: int) -> Iterator[_Bar]:
+    if not show:
+        yield _Bar()
+        return
+    bar = _RichBar(need("rich.progress", "progress=True", extra="experiments"), name, total)
+    with bar.progress:
+        yield bar

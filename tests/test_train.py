@@ -1,0 +1,261 @@
+"""The training loop: seeded, resumable to the bit after a kill, and the same in two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import lben
+from lben.data import ImageData, embedded_mnist
+from lben.train import CrossEntropy, Optimizer, TrainConfig, error_rate, fit
+
+
+def small(count: int = 600) -> ImageData:
+    data = embedded_mnist()
+    return ImageData(data.train_images[:count], data.train_labels[:count], data.test_images, data.test_labels)
+
+
+def network(gamma: float | None = 1.0) -> lben.LBEN:
+    torch.manual_seed(0)
+    solver = lben.PeacemanRachford(tolerance=1e-3)
+    return lben.LBEN(784, 20, 10, gamma=gamma, normalize=lben.Normalize(0.1307, 0.3081), solver=solver)
+
+
+def plain() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(784, 20), nn.ReLU(), nn.Linear(20, 10))
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("make", [network, plain])
+def test_it_learns_and_tells(make: type, tmp_path: Path) -> None:
+    net = make()
+    history = fit(net, small(2000), TrainConfig(epochs=3, learning_rate=5e-3), folder=tmp_path)
+    assert [row.epoch for row in history] == [1, 2, 3]
+    assert history[-1].test_error < 0.2
+    assert history[-1].loss < history[0].loss
+    assert history[-1].test_error == error_rate(net, embedded_mnist().test_images, embedded_mnist().test_labels)[0]
+    rows = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert [row["test_error"] for row in rows] == [row.test_error for row in history]
+    if isinstance(net, lben.LBEN):
+        assert history[-1].iterations
+        assert history[-1].residual is not None
+        assert history[-1].residual <= 1e-3
+        assert lben.certify(net).holds
+    else:
+        assert history[-1].iterations is None
+
+
+class Enough(Exception):
+    """The interruption of a run."""
+
+
+class StopAfter:
+    """Cross-entropy that interrupts the run after some batches, and looks like the plain one to a checkpoint."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    def __call__(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.left == 0:
+            raise Enough
+        self.left -= 1
+        return CrossEntropy()(net, logits, labels)
+
+    def __repr__(self) -> str:
+        return repr(CrossEntropy())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_resuming_is_exact(optimizer: Optimizer, tmp_path: Path) -> None:
+    config = TrainConfig(epochs=4, optimizer=optimizer, weight_decay=1e-4, learning_rate=5e-3)
+    straight = network()
+    whole = fit(straight, small(), config, folder=tmp_path / "whole")
+    with pytest.raises(Enough):
+        fit(network(), small(), replace(config, loss=StopAfter(12)), folder=tmp_path / "part")
+    again = network()
+    with torch.no_grad():
+        for parameter in again.parameters():
+            parameter.add_(1)
+    resumed = fit(again, small(), config, folder=tmp_path / "part", resume=True)
+    assert same(straight.state_dict(), again.state_dict())
+    assert [row.loss for row in resumed] == [row.loss for row in whole]
+
+
+RUN = """
+import sys, torch, lben
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from tests.test_train import network, small
+from lben.train import TrainConfig, fit
+torch.set_num_threads(1)
+fit(network(), small(1200), TrainConfig(epochs=12, batch_size=32), folder={folder!r}, resume=True)
+"""
+
+
+def test_a_killed_process_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    """SIGKILL at some moment, twice; then to the end. The weights are those of a run in one go, bit for bit."""
+    root = str(Path(__file__).parent.parent)
+    codes = {name: RUN.format(root=root, folder=str(tmp_path / name)) for name in ("whole", "killed")}
+    kills = 0
+    for epochs in (2, 5):
+        process = subprocess.Popen([sys.executable, "-c", codes["killed"]])
+        history = tmp_path / "killed" / "history.jsonl"
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if history.is_file() and len(history.read_text().splitlines()) >= epochs:
+                time.sleep(0.03)
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.005)
+        kills += process.wait() == -signal.SIGKILL
+    assert kills >= 1
+    for name in codes:
+        subprocess.run([sys.executable, "-c", codes[name]], check=True)
+    files = [load_file(tmp_path / name / "checkpoint.safetensors") for name in codes]
+    assert same(files[0], files[1])
+
+
+PAIR = """
+import sys, torch
+sys.path.insert(0, {root!r})
+import torch.distributed as dist, lben
+from tests.test_train import network, small
+from lben.train import TrainConfig, fit
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+net = network().double()
+net.solver = lben.PeacemanRachford(tolerance=1e-12)
+fit(net, small(200), TrainConfig(epochs=2, batch_size=33), folder={folder!r})
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_reach_the_weights_of_one(tmp_path: Path) -> None:
+    script = tmp_path / "pair.py"
+    script.write_text(PAIR.format(root=str(Path(__file__).parent.parent), folder=str(tmp_path / "pair")))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(launcher, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    assert run.returncode == 0, run.stderr[-2000:]
+    alone = network().double()
+    alone.solver = lben.PeacemanRachford(tolerance=1e-12)
+    fit(alone, small(200), TrainConfig(epochs=2, batch_size=33))
+    together = load_file(tmp_path / "pair" / "checkpoint.safetensors")
+    for name, tensor in alone.state_dict().items():
+        assert torch.allclose(tensor, together[f"net.{name}"], rtol=1e-7, atol=1e-9), name
+
+
+def test_the_seed_decides() -> None:
+    states = []
+    for seed in (0, 0, 1):
+        net = network()
+        fit(net, small(200), TrainConfig(epochs=1, seed=seed))
+        states.append({name: tensor.clone() for name, tensor in net.state_dict().items()})
+    assert same(states[0], states[1])
+    assert not same(states[0], states[2])
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    fit(network(), small(64), TrainConfig(epochs=1), folder=tmp_path)
+    with pytest.raises(lben.InvalidFile, match="other options"):
+        fit(network(), small(64), TrainConfig(epochs=2), folder=tmp_path, resume=True)
+    with pytest.raises(lben.InvalidFile, match="another network"):
+        fit(plain(), small(64), TrainConfig(epochs=1), folder=tmp_path, resume=True)
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"half")
+    with pytest.raises(lben.InvalidFile, match="not a whole"):
+        fit(network(), small(64), TrainConfig(epochs=1), folder=tmp_path, resume=True)
+
+
+def test_one_cycle_is_the_one_of_torch() -> None:
+    config, steps = TrainConfig(epochs=5, learning_rate=0.01), 20
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.Adam([parameter])
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, 100)
+    ours, theirs = [], []
+    for step in range(100):
+        ours.append(config.rate(step, steps))
+        theirs.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) < 0.05 * 0.01
+    assert max(ours) == pytest.approx(0.01)
+
+
+def test_schedules() -> None:
+    step = TrainConfig(epochs=40, schedule="step", step_epochs=10)
+    assert [step.rate(100 * epoch, 100) for epoch in (0, 9, 10, 39)] == pytest.approx([1e-3, 1e-3, 1e-4, 1e-6])
+    cosine = TrainConfig(epochs=10, schedule="cosine")
+    assert [cosine.rate(s, 10) for s in (0, 50, 100)] == pytest.approx([1e-3, 5e-4, 0])
+    assert TrainConfig(schedule="constant").rate(5, 10) == 1e-3
+
+
+def test_margin() -> None:
+    logits, labels = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
+    net = plain()
+    assert CrossEntropy(2.0)(net, logits, labels) == pytest.approx(float(torch.tensor(2.0).log()))
+    assert CrossEntropy()(net, logits, labels) < CrossEntropy(1.0)(net, logits, labels)
+
+
+class Moody(nn.Module):
+    """A network that has no answer for images that are bright in one corner."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(784, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x[:, 400] > 0.99).any()):
+            raise lben.NotConverged("no equilibrium", 1.0)
+        logits: Tensor = self.inner(x)
+        return logits
+
+
+def test_lost_batches_and_unanswered_images_are_counted() -> None:
+    data = small(400)
+    moody = int((data.test_images[:, 400] > 252).sum())
+    assert moody > 0
+    (row,) = fit(Moody(), data, TrainConfig(epochs=1, batch_size=8))
+    assert 0 < row.lost < 50
+    assert row.unanswered == moody
+    assert row.test_error >= moody / 1000
+    with pytest.raises(lben.NotConverged):
+        fit(Moody(), data, TrainConfig(epochs=1, batch_size=8, on_lost="stop"))
+
+
+def test_progress_shows_loss_error_iterations_and_residual(capsys: pytest.CaptureFixture[str]) -> None:
+    fit(network(), small(64), TrainConfig(epochs=1), progress=True, name="a network")
+    shown = capsys.readouterr().out
+    for word in ("a network", "loss", "test error", "iterations"):
+        assert word in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epochs": 0}, "epochs .* not 0"),
+        ({"learning_rate": -1.0}, "learning_rate .* not -1.0"),
+        ({"schedule": "wild"}, "'wild'"),
+        ({"optimizer": "magic"}, "'magic'"),
+        ({"on_lost": "cry"}, "'cry'"),
+        ({"seed": -1}, "seed .* not -1"),
+        ({"weight_decay": -1.0}, "weight_decay"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, object], words: str) -> None:
+    with pytest.raises(lben.InvalidInput, match=words):
+        TrainConfig(**options)  # type: ignore[arg-type]
