@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation
-from lben.certify.certificate import Domain
+from lben.certify.certificate import Certifiable, Domain
 from lben.certify.explicit import ExplicitNetwork
 from lben.certify.radius import check_labels, check_sizes
 from lben.errors import ConvergenceWarning, InvalidInput
@@ -59,7 +59,7 @@ class Attack:
 
 
 def attack(
-    net: EquilibriumNetwork | Weights,
+    net: Certifiable | Weights,
     x: Tensor,
     y: Tensor,
     epsilons: Sequence[float] | Tensor,
@@ -159,7 +159,7 @@ def _sizes(explicit: ExplicitNetwork, values: Tensor, domain: Domain) -> Lengths
     return Lengths(values, values * std) if domain == "input" else Lengths(values / std, values)
 
 
-def _target(net: EquilibriumNetwork | Weights, explicit: ExplicitNetwork) -> EquilibriumNetwork:
+def _target(net: Certifiable | Weights, explicit: ExplicitNetwork) -> EquilibriumNetwork:
     """What Foolbox sees: a copy in evaluation, since its gradients would reach the parameters too."""
     target = copy.deepcopy(net) if isinstance(net, EquilibriumNetwork) else explicit.network
     target.solver = replace(target.solver, on_failure="warn")

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import Activation, ReLU
-from lben.certify.certificate import Domain, Subject
+from lben.certify.certificate import Domain
 from lben.certify.lmi import certify, product_bound
 from lben.errors import BoundNotMet, InvalidInput
 from lben.fused import fused_equilibrium
@@ -46,7 +46,6 @@ class EquilibriumNetwork(nn.Module):
         self.activation = activation
         self.solver = PeacemanRachford() if solver is None else solver
         self._kept: tuple[list[Tensor], DenseOperator] | None = None
-        self.kept_bounds: tuple[Subject, Tensor] | None = None  # of pairs of outputs, for `certified_radius`
         if normalize is not None and not isinstance(normalize, Normalize):
             raise InvalidInput(f"normalize must be an lben.Normalize(mean, std), not {normalize!r}.")
         if normalize is not None and normalize.features not in (1, self.in_features):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +12,23 @@ from torch import Tensor, nn
 from lben import checks
 from lben.activations import Activation, ReLU
 from lben.errors import InvalidInput, NotWellPosed
+from lben.normalize import Normalize
 from lben.weights import Weights
-
-if TYPE_CHECKING:
-    from lben.networks import EquilibriumNetwork
 
 Domain = Literal["input", "pixels"]
 Verdict = Literal["holds", "fails", "undecided"]
+
+
+class Certifiable(Protocol):
+    """What can be certified: a module that is an equilibrium network, whatever it is made of."""
+
+    @property
+    def activation(self) -> Activation: ...
+
+    @property
+    def normalize(self) -> Normalize | None: ...
+
+    def weights(self) -> Weights: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +81,7 @@ class Subject:
     scale: float | None
 
     @staticmethod
-    def of(net: EquilibriumNetwork | Weights, activation: Activation | None = None) -> Subject:
+    def of(net: Certifiable | Weights, activation: Activation | None = None) -> Subject:
         """A network's weights, activation and normalisation; or bare weights with an activation, ReLU if not given."""
         if isinstance(net, Weights):
             weights, scale = net, None

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import Activation, ReLU
-from lben.certify.certificate import Subject
+from lben.certify.certificate import Certifiable, Subject
 from lben.certify.wellposed import well_posed
 from lben.errors import ConvergenceWarning, InvalidInput, NotWellPosed
 from lben.networks import EquilibriumNetwork
@@ -54,7 +54,7 @@ class ExplicitNetwork:
     m, rounded down.
     """
 
-    def __init__(self, net: EquilibriumNetwork | Weights, activation: Activation | None = None) -> None:
+    def __init__(self, net: Certifiable | Weights, activation: Activation | None = None) -> None:
         self.subject = Subject.of(net, activation)
         if isinstance(net, Weights):
             sigma, normalize = (ReLU() if activation is None else activation), None

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation
-from lben.certify.certificate import Certificate, Domain, Subject, check
+from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, check
 from lben.certify.sdp import tightest
 from lben.certify.wellposed import well_posed
 from lben.errors import InvalidInput, NotWellPosed
 from lben.operators import DenseOperator
 from lben.weights import Weights
 
-if TYPE_CHECKING:
-    from lben.networks import EquilibriumNetwork
-
 
 def certify(
-    net: EquilibriumNetwork | Weights,
+    net: Certifiable | Weights,
     gamma: float | None = None,
     *,
     lam: Tensor | None = None,
@@ -84,7 +79,7 @@ def _diagonal(lam: Tensor, subject: Subject) -> Tensor:
 
 
 def product_bound(
-    net: EquilibriumNetwork | Weights, *, domain: Domain = "input", activation: Activation | None = None
+    net: Certifiable | Weights, *, domain: Domain = "input", activation: Activation | None = None
 ) -> float:
     """|Wo Lam^(-1/2)| |Lam^(1/2) U| / m: the cheap bound, in the metric the weights carry or one that is found.
 

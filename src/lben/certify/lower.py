@@ -10,10 +10,9 @@ from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation
-from lben.certify.certificate import Domain
+from lben.certify.certificate import Certifiable, Domain
 from lben.certify.explicit import ExplicitNetwork
 from lben.errors import ConvergenceWarning, InvalidInput
-from lben.networks import EquilibriumNetwork
 from lben.progress import track
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
@@ -49,7 +48,7 @@ class LowerBound:
 
 
 def lipschitz_lower_bound(
-    net: EquilibriumNetwork | Weights,
+    net: Certifiable | Weights,
     x: Tensor | None = None,
     *,
     restarts: int = 32,

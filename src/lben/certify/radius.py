@@ -12,11 +12,10 @@ from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation
-from lben.certify.certificate import Domain, Subject, check
+from lben.certify.certificate import Certifiable, Domain, Subject, check
 from lben.certify.explicit import PRECISE, ExplicitNetwork
 from lben.certify.sdp import tightest
 from lben.errors import InvalidInput
-from lben.networks import EquilibriumNetwork
 from lben.progress import track
 from lben.solvers.base import Solver
 from lben.weights import Weights
@@ -48,7 +47,7 @@ class CertifiedAccuracy:
 
 
 def certified_radius(
-    net: EquilibriumNetwork | Weights,
+    net: Certifiable | Weights,
     x: Tensor,
     y: Tensor | None = None,
     *,
@@ -93,7 +92,7 @@ def certified_radius(
 
 
 def certified_accuracy(
-    net: EquilibriumNetwork | Weights,
+    net: Certifiable | Weights,
     x: Tensor,
     y: Tensor,
     radii: Sequence[float] | Tensor,
@@ -157,13 +156,14 @@ def _holds(subject: Subject, lam: Tensor, gamma: float) -> bool:
     return check(subject, lam, gamma, rigorous=False, domain="input").holds
 
 
-def _kept_bounds(net: EquilibriumNetwork | Weights, subject: Subject, progress: bool) -> Tensor:
+def _kept_bounds(net: Certifiable | Weights, subject: Subject, progress: bool) -> Tensor:
     """The pairwise bounds of a network, from where they are kept if no weight has changed."""
     if isinstance(net, Weights):
         return _pairwise_bounds(subject, progress)
-    kept = net.kept_bounds
+    kept: tuple[Subject, Tensor] | None = getattr(net, "kept_bounds", None)
     if kept is None or not _same(kept[0], subject):
-        kept = net.kept_bounds = subject, _pairwise_bounds(subject, progress)
+        kept = subject, _pairwise_bounds(subject, progress)
+        setattr(net, "kept_bounds", kept)  # noqa: B010 (a note on the network, which need not know of it)
     return kept[1]
 
 

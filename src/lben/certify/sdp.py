@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,14 +13,11 @@ from torch import Tensor
 
 from lben.activations import Activation
 from lben.certify.barrier import Quadratic, minimise_rho
-from lben.certify.certificate import Certificate, Domain, Reduced, Subject, check
+from lben.certify.certificate import Certifiable, Certificate, Domain, Reduced, Subject, check
 from lben.certify.wellposed import well_posed
 from lben.errors import BoundNotMet, InvalidInput, NotConverged, NotWellPosed
 from lben.extras import need
 from lben.weights import Weights
-
-if TYPE_CHECKING:
-    from lben.networks import EquilibriumNetwork
 
 BoundSolver = Literal["barrier", "scs"]
 _NO_BOUND = 1e-30  # what is reported, at most, where outputs do not depend on inputs at all: every gamma > 0 holds
@@ -29,7 +26,7 @@ _ROOM = 10  # how far above the smallest rho of its lam the barrier method start
 
 
 def tightest_bound(
-    net: EquilibriumNetwork | Weights,
+    net: Certifiable | Weights,
     *,
     solver: BoundSolver = "barrier",
     rigorous: bool = False,

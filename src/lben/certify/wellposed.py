@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from lben import checks
 from lben.certify.barrier import newton_direction
-from lben.certify.certificate import Subject
+from lben.certify.certificate import Certifiable, Subject
 from lben.errors import InvalidInput
 from lben.weights import Weights
-
-if TYPE_CHECKING:
-    from lben.networks import EquilibriumNetwork
 
 _STAGES = 200
 _NEWTON_STEPS = 100
@@ -71,7 +67,7 @@ class WellPosedness:
         return f"{first} Older tests: {', '.join(f'{name}: {_yes(value)}' for name, value in older.items())}."
 
 
-def well_posed(net: EquilibriumNetwork | Weights | Tensor) -> WellPosedness:
+def well_posed(net: Certifiable | Weights | Tensor) -> WellPosedness:
     """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, weights or a network."""
     W = _square(net) if isinstance(net, Tensor) else Subject.of(net).weights.W
     A = torch.eye(len(W), dtype=W.dtype) - W

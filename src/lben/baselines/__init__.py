@@ -1,0 +1,6 @@
+"""The networks and methods that the paper compares with."""
+
+from lben.baselines.feedforward import FeedForward
+from lben.baselines.lmt import LMT, LipschitzMargin
+
+__all__ = ["LMT", "FeedForward", "LipschitzMargin"]

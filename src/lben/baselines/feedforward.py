@@ -1,0 +1,42 @@
+"""A plain network with one hidden layer, as certificates and attacks see it: an equilibrium network with W = 0."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lben import checks
+from lben.activations import Activation, ReLU
+from lben.normalize import Normalize
+from lben.weights import Weights
+
+
+class FeedForward(nn.Module):
+    """y = Wo sigma(U x + bz) + by, with an optional `Normalize` in front, started as `torch.nn.Linear` starts."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        *,
+        activation: Activation = ReLU(),  # noqa: B008 (frozen)
+        normalize: Normalize | None = None,
+    ) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(checks.count("in_features", in_features), checks.count("hidden", hidden_features))
+        self.output = nn.Linear(hidden_features, checks.count("out_features", out_features))
+        self.activation = activation
+        self.normalize = normalize
+
+    def forward(self, x: Tensor) -> Tensor:
+        checks.features("x", x, self.hidden.in_features, self.hidden.weight)
+        x = x if self.normalize is None else self.normalize(x)
+        logits: Tensor = self.output(self.activation(self.hidden(x)))
+        return logits
+
+    def weights(self) -> Weights:
+        """The explicit weights of the equilibrium network with W = 0 that this is; any metric proves it well-posed."""
+        bz = self.hidden.bias
+        W = torch.zeros(len(bz), len(bz), dtype=bz.dtype, device=bz.device)
+        return Weights(W, self.hidden.weight, bz, self.output.weight, self.output.bias, torch.ones_like(bz))
