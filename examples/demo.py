@@ -171,7 +171,9 @@ def show_robustness(found: list[Robustness], console: Console) -> None:
     console.print(table)
     words = {"attacked": ATTACKED, "proved": PROVED}
     for o in found:
-        radii = f"Half of the test images are proved to keep their class within {o.median_radius:.2f} pixels."
+        radii = (
+            f"Half of the test images are proved to keep their class within an l2 distance of {o.median_radius:.2f}."
+        )
         words[o.name] = f"{o.certificate} {o.shown} {radii}"
     explain(words, console)
 
@@ -238,7 +240,10 @@ def main() -> None:
             nets[name] = net
     show(outcomes, console)
     console.print("\nProving and attacking: about half a minute.")
-    found = [examine(name, net, data) for name, net in nets.items()]
+    found = []
+    for name, net in nets.items():
+        console.print(f"{name}:")
+        found.append(examine(name, net, data))
     show_robustness(found, console)
     FOLDER.mkdir(exist_ok=True)
     draw(found, FOLDER / "demo.png")

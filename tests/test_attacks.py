@@ -68,7 +68,7 @@ def test_paper_protocol() -> None:
     data, net = embedded_mnist(), mnist_network(1.0)
     x = pixels(torch.cat([data.test_images] * 3))
     y = torch.cat([data.test_labels] * 3)
-    result = lben.attack(net, x, y, [5.0], method="deepfool", domain="pixels", paper_protocol=True)
+    result = lben.attack(net, x, y, [5.0], paper_protocol=True)
     assert result.method == "fgm"
     assert result.inputs.shape == (1, 2000, 784)
     assert result.epsilons.pixels[0] == pytest.approx(5 * MNIST_STD)
@@ -109,7 +109,44 @@ def test_inputs_without_equilibrium_count_as_wrong() -> None:
     x, y = torch.tensor([[-0.5], [0.5]]), torch.tensor([0, 0])
     result = lben.attack(net, x, y, [0.1], method="fgm", bounds=(-1, 1))
     assert result.success.tolist() == [[False, True]]
+    assert result.unsolved.tolist() == [[False, True]]
     assert result.clean_error == 0.5
+
+
+def test_linear_units_above_one_are_solved() -> None:
+    """No metric proves z = 3 z + x, but as a linear equation it has one solution, and attacks must find it."""
+    weights = lben.Weights(
+        torch.diag(torch.tensor([3.0, 0.2, 0.1])), torch.eye(3), torch.zeros(3), torch.eye(3), torch.zeros(3)
+    )
+    activation = lben.PerUnit([lben.Identity(), lben.ReLU(), lben.ReLU()])
+    x = torch.rand(20, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.stack([x[:, 0] / -2, x[:, 1] / 0.8, x[:, 2] / 0.9], dim=1).argmax(dim=1)
+    result = lben.attack(weights, x, y, [0.0], activation=activation)
+    assert result.clean_error == 0
+    assert not bool(result.unsolved.any())
+
+
+def test_the_state_of_torch_does_not_matter() -> None:
+    torch.manual_seed(0)
+    net, y = lben.LBEN(3, 4, 3, gamma=1.0), torch.tensor([0, 1, 2, 0])
+    x = torch.rand(4, 3)
+
+    def everything(x: torch.Tensor) -> list[object]:
+        return [
+            lben.tightest_bound(net).gamma,
+            lben.certified_radius(net, x).radius.tolist(),
+            lben.lipschitz_lower_bound(net, x, restarts=2, steps=3).value,
+            lben.attack(net, x, y, [0.1], steps=3).error.tolist(),
+        ]
+
+    expected = everything(x)
+    with torch.no_grad():
+        assert everything(x) == expected
+    with torch.inference_mode():
+        assert everything(x.clone()) == expected
+    with torch.autocast("cpu"):
+        assert everything(x) == expected
+    assert everything(x.requires_grad_()) == expected
 
 
 def test_progress(capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,7 +142,7 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("certify huge", lambda: lben.certify(net(), lam=torch.full((6,), 1e200, dtype=torch.float64)), "overflows"),
     ("bound of W = 2I", lambda: lben.tightest_bound(weights(W=2 * torch.eye(6))), "No diagonal metric satisfies"),
     ("product of W = 2I", lambda: lben.product_bound(weights(W=2 * torch.eye(6))), "not monotone"),
-    ("radius of W = 2I", lambda: lben.certified_radius(weights(W=2 * torch.eye(6)), X), "not monotone"),
+    ("radius of W = 2I", lambda: lben.certified_radius(weights(W=2 * torch.eye(6)), X), "not strongly monotone"),
     ("bound by magic", lambda: lben.tightest_bound(net(), solver="magic"), "'magic'"),  # type: ignore[arg-type]
     ("well_posed vector", lambda: lben.well_posed(torch.ones(4)), r"square matrix, but its shape is \(4,\)"),
     ("well_posed NaN", lambda: lben.well_posed(torch.full((2, 2), NAN)), "W holds nan"),
@@ -150,7 +150,7 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("radius of NaN", lambda: lben.certified_radius(net(), with_entry(NAN)), "x holds nan"),
     ("radius, label 3", lambda: lben.certified_radius(net(), X, torch.tensor([0, 1, 2, 3])), "0 and 2, but there is 3"),
     ("radius, label -1", lambda: lben.certified_radius(net(), X, torch.tensor([0, 1, 2, -1])), "there is -1"),
-    ("radius, 3 labels", lambda: lben.certified_radius(net(), X, torch.tensor([0, 1, 2])), r"Labels of shape \(3,\)"),
+    ("radius, 3 labels", lambda: lben.certified_radius(net(), X, torch.tensor([0, 1, 2])), r"labels have shape \(3,\)"),
     ("radius, label 0.5", lambda: lben.certified_radius(net(), X, torch.ones(4)), "integers, not float32"),
     ("radius, one output", lambda: lben.certified_radius(lben.MON(8, 6, 1), X), "at least two outputs"),
     ("radius negative", lambda: lben.certified_accuracy(net(), X, LABELS, [-1.0]), "radii must not be negative"),
@@ -165,6 +165,16 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("attack by force", lambda: lben.attack(net(), X, LABELS, [1.0], method="force"), "'force'"),  # type: ignore[arg-type]
     ("attack outside", lambda: lben.attack(net(), X * 100, LABELS, [1.0]), r"pixels within \(0.0, 1.0\)"),
     ("attack bounds", lambda: lben.attack(net(), X, LABELS, [1.0], bounds=(1.0, 0.0)), r"\(1.0, 0.0\)"),
+    ("attack bounds None", lambda: lben.attack(net(), X, LABELS, [1.0], bounds=None), "not None"),  # type: ignore[arg-type]
+    ("attack seed", lambda: lben.attack(net(), X.sigmoid(), LABELS, [1.0], seed=1.5), "seed .* 1.5"),  # type: ignore[arg-type]
+    ("protocol and pgd", lambda: lben.attack(net(), X, LABELS, [1.0], method="pgd", paper_protocol=True), "fgm"),
+    ("protocol of None", lambda: lben.attack(net(), None, LABELS, [1.0], paper_protocol=True), "not NoneType"),  # type: ignore[arg-type]
+    ("attack in pixels", lambda: lben.attack(net(), X, LABELS, [1.0], domain="pixels"), "normalize=Normalize"),
+    ("2-D epsilons", lambda: lben.attack(net(), X.sigmoid(), LABELS, torch.ones(2, 2)), "list of numbers"),
+    ("radius by text", lambda: lben.certified_radius(net(), X, solver="newton"), "not 'newton'"),  # type: ignore[arg-type]
+    ("accuracy of None", lambda: lben.certified_accuracy(net(), X, None, [1.0]), "y is None"),  # type: ignore[arg-type]
+    ("well_posed sparse", lambda: lben.well_posed(torch.eye(3).to_sparse()), "sparse"),
+    ("well_posed huge", lambda: lben.well_posed(torch.full((3, 3), -1e300, dtype=torch.float64)), "1e\\+300"),
     ("attack nothing", lambda: lben.attack(net(), X[:0], LABELS[:0], [1.0]), "at least one row"),
     ("save a module", lambda: lben.save(torch.nn.Linear(2, 2), "x"), "not Linear"),  # type: ignore[arg-type]
     ("load nothing", lambda: lben.load("no/such/file"), "no/such/file is not a file"),
@@ -204,6 +214,7 @@ def test_a_hidden_weight_that_went_wrong_is_named(kind: type, value: float) -> N
     for name in ("V", "W"):
         if hasattr(broken.parameterization, name):
             getattr(broken.parameterization, name).data[0, 0] = value
+    broken.parameterization.bz.data[0] = 50.0  # so that z = 0 is no equilibrium of the first unit
     for training in (True, False):
         broken.train(training)
         with pytest.raises(lben.LbenError):

@@ -349,6 +349,67 @@ def test_well_posed_finds_a_metric_or_a_witness(seed: int, n: int, size: float) 
     assert str(found).startswith("Well-posed" if found.holds else "No diagonal metric")
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_singular_laplacian_is_not_well_posed(seed: int) -> None:
+    """I - W is a graph Laplacian, so W 1 = 1 exactly and z = relu(W z) has many solutions, which rounding may hide."""
+    generator = torch.Generator().manual_seed(seed)
+    n = 3 + seed % 5
+    edges = torch.randint(0, 4, (n, n), generator=generator).double().triu(1)
+    edges = edges + edges.T
+    W = torch.eye(n) - (torch.diag(edges.sum(1)) - edges)
+    found = lben.well_posed(W)
+    assert not found.holds
+    assert not found.monotone
+    for bound in (lben.tightest_bound, lben.product_bound):
+        with pytest.raises(lben.NotWellPosed):
+            bound(plain(W, torch.eye(n), torch.eye(n)))
+
+
+@pytest.mark.parametrize("size", [1e3, 1e9, 1e12, 1e30])
+def test_a_metric_is_found_at_any_scale(size: float) -> None:
+    W = torch.tensor([[0.0, 0.0], [size, 0.0]], dtype=torch.float64)
+    assert lben.well_posed(W).holds
+
+
+@given(st.integers(0, 10**6), st.integers(2, 8))
+@settings(max_examples=50, deadline=None)
+def test_a_change_of_units_changes_nothing(seed: int, n: int) -> None:
+    """W and S W S^-1 are well-posed together, for S spread over twelve decades."""
+    net = random_network("LBEN", (3, n, 2), lben.ReLU(), gamma=None, size=1.0, spread=1.0, trained=0, seed=seed)
+    w = net.weights().detach()
+    S = 10 ** (12 * torch.rand(n, dtype=torch.float64) - 6)
+    moved = plain(S[:, None] * w.W / S, S[:, None] * w.U, w.Wo / S)
+    assert lben.well_posed(moved).holds
+    assert lben.tightest_bound(moved).gamma == pytest.approx(lben.tightest_bound(w).gamma, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e2, 1e5, 1e8])
+def test_a_search_that_rounding_stops_says_so(size: float) -> None:
+    torch.manual_seed(0)
+    a = torch.randn(20, 20).double()
+    weights = plain(size * (a - a.T), torch.randn(20, 10), torch.randn(5, 20))
+    tight = lben.tightest_bound(weights)
+    assert tight.holds
+    assert (tight.gamma or math.inf) <= lben.product_bound(weights)
+    assert ("stopped by rounding" in tight.method) == (size > 1e3)
+
+
+@pytest.mark.parametrize("smallest", [1e-8, 1e-11, 1e-15])
+def test_the_elimination_of_nearly_singular_linear_units_is_accounted_for(smallest: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    Q = torch.linalg.qr(torch.randn(6, 6, generator=generator, dtype=torch.float64)).Q
+    values = torch.ones(6, dtype=torch.float64)
+    values[0] = smallest
+    weights = plain(torch.eye(6) - Q @ torch.diag(values) @ Q.T, torch.eye(6), torch.eye(6))
+    if smallest < 1e-13:
+        with pytest.raises(lben.NotWellPosed, match="singular"):
+            lben.tightest_bound(weights, activation=lben.Identity())
+        return
+    tight = lben.tightest_bound(weights, activation=lben.Identity())
+    assert tight.gamma is not None
+    assert lben.certify(weights, tight.gamma, lam=tight.lam, activation=lben.Identity(), rigorous=True).holds
+
+
 @given(st.integers(0, 10**6), st.integers(1, 10))
 @settings(max_examples=50, deadline=None)
 def test_what_the_parameterization_makes_is_well_posed(seed: int, n: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from functools import cache
 
@@ -129,7 +128,7 @@ def test_pairwise_bounds_are_kept_until_a_weight_changes(monkeypatch: pytest.Mon
         return original(subject, progress)
 
     monkeypatch.setattr(radius, "_pairwise_bounds", counted)
-    net = copy.deepcopy(random_network("LBEN", (3, 4, 3), lben.ReLU(), gamma=1.0, size=1, spread=1, trained=0, seed=0))
+    net = random_network("MON", (3, 4, 3), lben.ReLU(), gamma=None, size=1, spread=1, trained=0, seed=0)
     x = torch.randn(5, 3).double()
     first = lben.certified_radius(net, x)
     assert torch.equal(lben.certified_radius(net, 2 * x).bounds, first.bounds)
@@ -138,9 +137,30 @@ def test_pairwise_bounds_are_kept_until_a_weight_changes(monkeypatch: pytest.Mon
     second = lben.certified_radius(net, x)
     assert len(calls) == 2
     assert not torch.equal(first.bounds, second.bounds)
+    with torch.no_grad():
+        net.get_parameter("parameterization.Wo").mul_(10)  # in place, in double precision: no copy is made on the way
+    assert torch.allclose(lben.certified_radius(net, x).bounds, 10 * second.bounds, rtol=1e-4)
+    assert len(calls) == 3
     net.get_parameter("parameterization.bz").data.add_(1)  # no bound depends on a bias
     lben.certified_radius(net, x)
-    assert len(calls) == 2
+    assert len(calls) == 3
+
+
+def test_what_cannot_be_solved_has_a_small_radius_and_raises_nothing() -> None:
+    """W so large that double precision cannot reach the tolerance: the radii shrink by the error that is left."""
+    torch.manual_seed(0)
+    eye, U, Wo = torch.eye(4).double(), torch.randn(4, 3).double(), torch.randn(2, 4).double()
+    weights = lben.Weights(-1e10 * eye, U, torch.zeros(4).double(), Wo, torch.zeros(2).double())
+    x = torch.randn(50, 3).double()
+    radii = lben.certified_radius(weights, x).radius
+    z = (x @ U.T).clamp(min=0) / (1 + 1e10)
+    row = Wo[0] - Wo[1]
+    exact = (z @ row).abs()  # the gap; a slope of at least this much over the radius must exist
+    assert bool((radii <= exact / float((row / (1 + 1e10)).abs().min() * 1e-3)).all())
+    assert bool(torch.isfinite(radii).all())
+    net = random_network("LBEN", (3, 4, 3), lben.ReLU(), gamma=1.0, size=1, spread=1, trained=0, seed=0)
+    impossible = lben.certified_radius(net, x, solver=lben.PeacemanRachford(tolerance=1e-20, max_iterations=200))
+    assert torch.allclose(impossible.radius, lben.certified_radius(net, x).radius, rtol=1e-6)
 
 
 def test_bare_weights_and_batches() -> None:

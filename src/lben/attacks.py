@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -15,6 +17,7 @@ from lben import checks
 from lben.activations import Activation
 from lben.certify.certificate import Certifiable, Domain
 from lben.certify.explicit import ExplicitNetwork
+from lben.certify.numerics import undisturbed
 from lben.certify.radius import check_labels, check_sizes
 from lben.errors import ConvergenceWarning, InvalidInput
 from lben.extras import need
@@ -45,8 +48,8 @@ class Attack:
     clean_error: the share without attack.
     inputs: the attacked inputs, in pixels and in their range, shape (K, B, d); distances: how far they are from the
         originals, shape (K, B), never more than the size.
-    success: where the class is wrong, shape (K, B), with the equilibrium solved to machine precision. An input without
-        equilibrium, which only a network without a metric can have, counts as wrong.
+    success: where the class is wrong, shape (K, B), with the equilibrium solved to machine precision.
+    unsolved: where no equilibrium was found, which counts as wrong; there may be none if no metric proves one.
     """
 
     method: str
@@ -56,15 +59,17 @@ class Attack:
     inputs: Tensor
     distances: Lengths
     success: Tensor
+    unsolved: Tensor
 
 
+@undisturbed
 def attack(
     net: Certifiable | Weights,
     x: Tensor,
     y: Tensor,
     epsilons: Sequence[float] | Tensor,
     *,
-    method: AttackMethod = "pgd",
+    method: AttackMethod | None = None,
     domain: Domain = "input",
     bounds: tuple[float, float] = (0.0, 1.0),
     steps: int = 50,
@@ -79,41 +84,49 @@ def attack(
 
     x: pixels, shape (B, d), within `bounds`, to which attacked inputs are clipped; the network normalises them itself.
     epsilons: the sizes allowed, in `domain`: distances at the network's input (after `Normalize`), or in pixels.
-    method: "fgm", one step along the gradient; "pgd", `steps` projected steps from each of `restarts` random starts;
-        "deepfool", which looks for the nearest wrong class, and whose one answer serves for every size.
+    method: "fgm", one step along the gradient; "pgd", the default, `steps` projected steps from each of `restarts`
+        random starts; "deepfool", which looks for the nearest wrong class, and whose one answer serves every size.
     paper_protocol: the protocol behind the paper's tables: "fgm", on the last 2,000 of x, sizes at the network's
         input, every input attacked even if its class is wrong already.
     """
     explicit = ExplicitNetwork(net, activation)
-    if method not in ("fgm", "pgd", "deepfool"):
+    explicit.subject.scale_of(domain)
+    if method not in (None, "fgm", "pgd", "deepfool"):
         raise InvalidInput(f'method must be "fgm", "pgd" or "deepfool", not {method!r}.')
-    for name, value in (("steps", steps), ("restarts", restarts), ("batch_size", batch_size)):
+    if paper_protocol and (method not in (None, "fgm") or domain != "input"):
+        raise InvalidInput("The paper's protocol is \"fgm\" with sizes at the network's input: ask for nothing else.")
+    method = method or ("fgm" if paper_protocol else "pgd")
+    steps, restarts, batch_size = (
         checks.count(name, value)
-    if paper_protocol:
-        method, domain, x, y = "fgm", "input", x[-_PAPER_IMAGES:], y[-_PAPER_IMAGES:]
-    sizes = _sizes(explicit, check_sizes("epsilons", epsilons), domain)
+        for name, value in (("steps", steps), ("restarts", restarts), ("batch_size", batch_size))
+    )
     labels = _checked(explicit, x, y, bounds)
+    x = x.detach().clone()
+    if paper_protocol:
+        x, labels = x[-_PAPER_IMAGES:], labels[-_PAPER_IMAGES:]
+    sizes = _sizes(explicit, check_sizes("epsilons", epsilons), domain)
     foolbox = need("foolbox", "An attack", extra="attacks")
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore", ConvergenceWarning)  # gradients may be rough: the answer is checked below
-        torch.manual_seed(seed)
+        torch.manual_seed(checks.seed(seed))
         target = _target(net, explicit)
         like = target.parameterization.U
         model = foolbox.PyTorchModel(target, bounds=bounds, device=like.device)
         tool = _tool(foolbox, method, steps, restarts)
-        images, classes = x.detach().to(like), labels.to(like.device)
+        images, classes = x.to(like), labels.to(like.device)
         batches = list(zip(images.split(batch_size), classes.split(batch_size), strict=True))
         found = [
             _run(tool, model, method, rows, row_classes, sizes.pixels.tolist())
             for rows, row_classes in track(batches, f"Attacking by {method}", len(batches), show=progress)
         ]
-    original = x.detach().to("cpu", torch.float64)
-    clean_wrong = _wrong(explicit, original, labels, batch_size)
+    original = x.to("cpu", torch.float64)
+    clean_wrong = _predicted(explicit, original, batch_size) != labels
     attacked = torch.cat(found, dim=1).to("cpu", torch.float64)
     attacked = _within(original, attacked, sizes.pixels, bounds, x.dtype)
     if not paper_protocol:
         attacked = torch.where(clean_wrong[:, None], original, attacked)
-    success = torch.stack([_wrong(explicit, candidates, labels, batch_size) for candidates in attacked])
+    predicted = torch.stack([_predicted(explicit, candidates, batch_size) for candidates in attacked])
+    success = predicted != labels
     return Attack(
         method=method,
         epsilons=sizes,
@@ -122,6 +135,7 @@ def attack(
         inputs=attacked.to(x.dtype),
         distances=_distances(explicit, attacked - original),
         success=success,
+        unsolved=predicted < 0,
     )
 
 
@@ -132,20 +146,19 @@ def _checked(explicit: ExplicitNetwork, x: Tensor, y: Tensor, bounds: tuple[floa
         raise InvalidInput(f"x must have shape (batch, features) and at least one row, not {tuple(x.shape)}.")
     if explicit.weights.out_features < 2:
         raise InvalidInput("An attack needs at least two outputs to choose between, but the network has one.")
-    low, high = (checks.number("bounds", end) for end in bounds)
-    if not low < high:
-        raise InvalidInput(f"bounds must be a lower and a larger upper end, not {bounds}.")
-    if float(x.min()) < low or float(x.max()) > high:
+    pair = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(isinstance(end, Real) for end in bounds)
+    if not pair or not -math.inf < bounds[0] < bounds[1] < math.inf:
+        raise InvalidInput(f"bounds must be two numbers, the smaller first, not {bounds!r}.")
+    lowest, highest = float(x.detach().min()), float(x.detach().max())
+    if lowest < bounds[0] or highest > bounds[1]:
         raise InvalidInput(
-            f"x must be pixels within {bounds}, but lies in ({float(x.min()):.6g}, {float(x.max()):.6g}): give the "
-            "network a Normalize and attack what comes before it, or give other bounds."
+            f"x must be pixels within {bounds}, but lies in ({lowest:.6g}, {highest:.6g}): give the network a "
+            "Normalize and attack what comes before it, or give other bounds."
         )
-    return check_labels(y, x.shape[:-1], explicit.weights.out_features)
+    return check_labels(y, tuple(x.shape[:-1]), explicit.weights.out_features)
 
 
 def _sizes(explicit: ExplicitNetwork, values: Tensor, domain: Domain) -> Lengths:
-    if domain not in ("input", "pixels"):
-        raise InvalidInput(f'domain must be "input" or "pixels", not {domain!r}.')
     normalize = explicit.network.normalize
     if normalize is None:
         return Lengths(values, values)
@@ -189,15 +202,14 @@ def _within(x: Tensor, attacked: Tensor, sizes: Tensor, bounds: tuple[float, flo
     """Attacked inputs as numbers of `dtype`, drawn back to the size and range they should have kept."""
     attacked = torch.nan_to_num(attacked, nan=bounds[0]).clamp(*bounds)
     distance = torch.linalg.vector_norm(attacked - x, dim=-1)
-    share = (sizes[:, None] / distance.clamp(min=1e-300) * (1 - 4 * torch.finfo(dtype).eps)).clamp(max=1.0)
+    share = (sizes[:, None] / distance.clamp(min=1e-300) * (1 - 1e-12 - 4 * torch.finfo(dtype).eps)).clamp(max=1.0)
     drawn = torch.lerp(x.expand_as(attacked), attacked, share[..., None]).to(dtype).to(torch.float64)
     too_far = torch.linalg.vector_norm(drawn - x, dim=-1) > sizes[:, None]
     return torch.where(too_far[..., None], x, drawn)
 
 
-def _wrong(explicit: ExplicitNetwork, x: Tensor, labels: Tensor, batch_size: int) -> Tensor:
-    predicted = [explicit.evaluate(rows).predicted for rows in x.split(batch_size)]
-    return torch.cat(predicted) != labels
+def _predicted(explicit: ExplicitNetwork, x: Tensor, batch_size: int) -> Tensor:
+    return torch.cat([explicit.evaluate(rows).predicted for rows in x.split(batch_size)])
 
 
 def _distances(explicit: ExplicitNetwork, moved: Tensor) -> Lengths:

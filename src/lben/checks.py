@@ -31,6 +31,13 @@ def count(name: str, value: int) -> int:
     return int(value)
 
 
+def seed(value: int) -> int:
+    """`value` if it can start a random number generator."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= value < 2**63:
+        raise InvalidInput(f"seed must be an integer from 0 to 2^63 - 1, not {value!r}.")
+    return int(value)
+
+
 def number(name: str, value: float) -> float:
     """`value` as a float if it is a real number."""
     if isinstance(value, bool) or not isinstance(value, Real):

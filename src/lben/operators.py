@@ -128,6 +128,11 @@ class DenseOperator:
         return self._facts.norm
 
     @property
+    def rounding(self) -> float:
+        """By how much m, computed in double precision, may be too large."""
+        return 16 * self.size * torch.finfo(torch.float64).eps * self.norm
+
+    @property
     def cocoercivity(self) -> float:
         """c; forward-backward converges for alpha < 2c."""
         return self._facts.cocoercivity

@@ -74,8 +74,7 @@ class TrainConfig:
             checks.positive(name, getattr(self, name))
         if not checks.number("weight_decay", self.weight_decay) >= 0:
             raise InvalidInput(f"weight_decay must not be negative, but is {self.weight_decay}.")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise InvalidInput(f"seed must be an integer of at least 0, not {self.seed!r}.")
+        checks.seed(self.seed)
         for name, kinds in (
             ("schedule", ("constant", "step", "one-cycle", "cosine")),
             ("optimizer", ("adam", "adamw", "sgd")),

@@ -55,8 +55,10 @@ class _Point:
         return 2 * float(self.factor.diagonal().log().sum())
 
 
-def minimise_rho(problem: Quadratic, lam: Tensor, rho: float) -> tuple[Tensor, float]:
+def minimise_rho(problem: Quadratic, lam: Tensor, rho: float) -> tuple[Tensor, float, bool]:
     """The smallest rho, and its lam, with X positive definite; from a strictly feasible start.
+
+    The last value is whether it is known to be the smallest, to a millionth: rounding may stop the search before.
 
     Newton's method on t rho - log det X - k log rho + p'lam, k the rank of K and p small, with t growing until
     (n + k + p'lam)/t, which bounds the distance from the optimum at a centred point, is small.
@@ -66,13 +68,15 @@ def minimise_rho(problem: Quadratic, lam: Tensor, rho: float) -> tuple[Tensor, f
         raise ValueError("The barrier method needs a strictly feasible start.")
     pull = problem.pull(lam)
     t = _GROWTH * (len(lam) + problem.rank) / rho
+    finished = False
     for _ in range(_STAGES):
         point, centred = _centre(problem, point, t, pull)
         order = len(lam) + problem.rank + float(pull @ point.lam)
-        if not centred or order / t <= _GAP * point.rho or point.rho <= _NEGLIGIBLE * rho:
+        finished = centred and (order / t <= _GAP * point.rho or point.rho <= _NEGLIGIBLE * rho)
+        if finished or not centred:
             break
         t = min(t * _GROWTH, 1.01 * order / (_GAP * point.rho))
-    return point.lam, point.rho
+    return point.lam, point.rho, finished
 
 
 def _feasible(problem: Quadratic, lam: Tensor, rho: float) -> _Point | None:

@@ -18,7 +18,7 @@ from lben.errors import ConvergenceWarning, InvalidInput, NotWellPosed
 from lben.networks import EquilibriumNetwork
 from lben.operators import DenseOperator
 from lben.parameterize import Explicit
-from lben.solvers.base import Solver
+from lben.solvers.base import Solution, Solver
 from lben.solvers.newton import Newton
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
@@ -67,30 +67,31 @@ class ExplicitNetwork:
                 weights = replace(weights, lam=found.lam)
         self.weights = weights
         self.operator = DenseOperator(weights.W, weights.lam)
-        rounding = 16 * weights.hidden_features * torch.finfo(torch.float64).eps * self.operator.norm
-        self.monotonicity = self.operator.monotonicity - rounding
+        self.monotonicity = self.operator.monotonicity - self.operator.rounding
         self.proved = weights.lam is not None and self.monotonicity > 0
         self.network = EquilibriumNetwork(Explicit(weights), sigma, None, normalize).double().eval()
 
     def require_proof(self) -> None:
         """Refuse weights of which nothing is proved."""
-        if not self.proved:
-            raise NotWellPosed(
-                str(well_posed(self.weights.W))
-                if self.weights.lam is None
-                else f"In the metric they carry, I - W is not monotone (m = {self.monotonicity:.6g}).",
-                2 * self.monotonicity,
-            )
+        if self.proved:
+            return
+        if self.weights.lam is None:
+            raise NotWellPosed(str(well_posed(self.weights.W)), 2 * self.monotonicity)
+        raise NotWellPosed(
+            "Their metric does not prove these weights well-posed: I - W is not strongly monotone beyond rounding "
+            f"(m = {self.operator.monotonicity:.3g}).",
+            2 * self.monotonicity,
+        )
 
     def inputs(self, x: Tensor) -> Tensor:
         """A user's inputs as rows of doubles."""
-        checks.finite("x", checks.floating("x", x))
+        checks.finite("x", checks.floating("x", x).detach())
         if x.dim() == 0 or x.shape[-1] != self.weights.in_features:
             raise InvalidInput(
                 f"x must have {self.weights.in_features} features in its last dimension, but its shape is "
                 f"{tuple(x.shape)}."
             )
-        return x.detach().to("cpu", torch.float64).reshape(-1, x.shape[-1])
+        return x.detach().to("cpu", torch.float64, copy=True).reshape(-1, x.shape[-1])
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, solver: Solver = PRECISE) -> Evaluation:
@@ -99,12 +100,7 @@ class ExplicitNetwork:
         z is the exact equilibrium for the bias b + W defect (see `Solution.error_bound`); what rounding adds is
         bounded by the absolute values of all terms of W c + U x + bz.
         """
-        if not self.proved and solver is PRECISE:
-            solver = Newton(tolerance=PRECISE.tolerance)  # a splitting method may miss an equilibrium that is there
-        self.network.solver = replace(solver, on_failure="fallback" if self.proved else "warn")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the error below tells more
-            solution = self.network.solve(x)
+        solution = self._solve(x, solver)
         w, z = self.weights, solution.z
         unit = torch.finfo(z.dtype).eps
         normalize = self.network.normalize
@@ -117,9 +113,28 @@ class ExplicitNetwork:
         if self.proved:
             proved = solution.error_bound_for(self.operator) * (self.operator.monotonicity / self.monotonicity)
             error = proved + spill * (1 + (1 + self.operator.norm) / self.monotonicity)
+            error = torch.nan_to_num(error, nan=torch.inf)
         y = F.linear(z, w.Wo, w.by)
         rounding = (w.hidden_features + 2) * unit * F.linear(z.abs(), w.Wo.abs(), w.by.abs())
         return Evaluation(y, z, error, rounding, solution.converged)
+
+    def _solve(self, x: Tensor, solver: Solver) -> Solution:
+        """Equilibria as good as they can be had; what is left open shows in the residual, and raises nothing."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            self.network.solver = replace(solver, on_failure="warn")
+            solution = self.network.solve(x)
+            failed = (~solution.converged).nonzero()[:, 0]
+            if len(failed) == 0 or isinstance(solver, Newton):
+                return solution
+            self.network.solver = Newton(tolerance=solver.tolerance, on_failure="warn")
+            other = self.network.solve(x[failed])
+        better = ~(solution.residual[failed] <= other.residual)
+        for name in ("z", "v", "defect", "residual", "refuted"):
+            whole, part = getattr(solution, name), getattr(other, name)
+            if whole is not None and part is not None:
+                whole[failed[better]] = part[better]
+        return solution
 
     def reach(self, rows: Tensor) -> Tensor:
         """By how much an error of one in the Lambda norm of z can move rows z: |rows Lam^(-1/2)|, row by row."""

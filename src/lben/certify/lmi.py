@@ -8,6 +8,7 @@ from torch import Tensor
 from lben import checks
 from lben.activations import Activation
 from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, check
+from lben.certify.numerics import undisturbed
 from lben.certify.sdp import tightest
 from lben.certify.wellposed import well_posed
 from lben.errors import InvalidInput, NotWellPosed
@@ -15,6 +16,7 @@ from lben.operators import DenseOperator
 from lben.weights import Weights
 
 
+@undisturbed
 def certify(
     net: Certifiable | Weights,
     gamma: float | None = None,
@@ -36,7 +38,7 @@ def certify(
     subject = Subject.of(net, activation)
     scale = subject.scale_of(domain)
     if gamma is not None:
-        checks.positive("gamma", gamma)
+        gamma = checks.positive("gamma", gamma)
     elif subject.weights.gamma is not None:
         gamma = subject.weights.gamma / scale
     if lam is not None:
@@ -62,8 +64,8 @@ def _diagonal(lam: Tensor, subject: Subject) -> Tensor:
     """A user's metric, if it is the diagonal of one; NaN is allowed where the unit is linear."""
     checks.floating("lam", lam)
     n = subject.weights.hidden_features
-    if lam.dim() == 2:
-        if lam.shape != (n, n) or bool((lam != torch.diag(lam.diagonal())).any()):
+    if lam.shape == (n, n):
+        if bool((lam != torch.diag(lam.diagonal())).any()):
             raise InvalidInput(
                 "lam must be diagonal: other multipliers prove nothing, since increments of equal activations differ."
             )
@@ -78,6 +80,7 @@ def _diagonal(lam: Tensor, subject: Subject) -> Tensor:
     return lam
 
 
+@undisturbed
 def product_bound(
     net: Certifiable | Weights, *, domain: Domain = "input", activation: Activation | None = None
 ) -> float:
@@ -93,7 +96,8 @@ def product_bound(
         if not found.holds:
             raise NotWellPosed(str(found), 2 * found.monotonicity)
         lam = found.lam
-    m = DenseOperator(weights.W, lam).monotonicity
+    operator = DenseOperator(weights.W, lam)
+    m = operator.monotonicity - operator.rounding
     if not m > 0:
         raise NotWellPosed(
             f"No bound is known for these weights: in their metric I - W is not monotone (m = {m:.6g}).", 2 * m

@@ -12,7 +12,8 @@ from lben import checks
 from lben.activations import Activation
 from lben.certify.certificate import Certifiable, Domain
 from lben.certify.explicit import ExplicitNetwork
-from lben.errors import ConvergenceWarning, InvalidInput
+from lben.certify.numerics import undisturbed
+from lben.errors import ConvergenceWarning
 from lben.progress import track
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
@@ -47,6 +48,7 @@ class LowerBound:
         return f"Two inputs show a Lipschitz constant of at least {self.value:.6g}, measured at {where} ({truth})."
 
 
+@undisturbed
 def lipschitz_lower_bound(
     net: Certifiable | Weights,
     x: Tensor | None = None,
@@ -69,8 +71,7 @@ def lipschitz_lower_bound(
     """
     checks.count("restarts", restarts)
     checks.count("steps", steps)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise InvalidInput(f"seed must be an integer, not {seed!r}.")
+    seed = checks.seed(seed)
     explicit = ExplicitNetwork(net, activation)
     explicit.subject.scale_of(domain)
     points = None if x is None else explicit.inputs(x)
@@ -94,7 +95,7 @@ class _Search:
             spread = float(points.std(dim=0).square().mean().sqrt())
             self.spread = spread if spread > 0 else 1.0
         self.points = self._random(64) if points is None or len(points) == 0 else self._sample(points, _MOST_POINTS)
-        explicit.network.solver = PeacemanRachford(tolerance=1e-6, on_failure="fallback" if explicit.proved else "warn")
+        explicit.network.solver = PeacemanRachford(tolerance=1e-6, on_failure="warn")
 
     def run(self, restarts: int, steps: int, progress: bool, domain: Domain) -> LowerBound:
         starts = torch.cat([self.points, self._random(restarts)])
@@ -177,6 +178,6 @@ class _Search:
         moved = (torch.linalg.vector_norm(y1 - y2, dim=-1) - error.reshape(2, count).sum(dim=0)).clamp(min=0)
         distance = torch.linalg.vector_norm(pairs[0] - pairs[1], dim=-1) * (1 + 1e-12)
         both = result.converged.reshape(2, count).all(dim=0)
-        slope = torch.where(both & (distance > 0), moved / distance, 0.0)
+        slope = torch.nan_to_num(torch.where(both & (distance > 0), moved / distance, 0.0), nan=0.0, posinf=0.0)
         winner = int(slope.argmax())
         return float(slope[winner]) * (1 - 1e-12), pairs[:, winner]

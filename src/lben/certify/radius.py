@@ -14,6 +14,7 @@ from lben import checks
 from lben.activations import Activation
 from lben.certify.certificate import Certifiable, Domain, Subject, check
 from lben.certify.explicit import PRECISE, ExplicitNetwork
+from lben.certify.numerics import undisturbed
 from lben.certify.sdp import tightest
 from lben.errors import InvalidInput
 from lben.progress import track
@@ -46,6 +47,7 @@ class CertifiedAccuracy:
     domain: Domain
 
 
+@undisturbed
 def certified_radius(
     net: Certifiable | Weights,
     x: Tensor,
@@ -72,7 +74,9 @@ def certified_radius(
     if classes < 2:
         raise InvalidInput("A radius needs at least two outputs to choose between, but the network has one.")
     rows, scale = explicit.inputs(x), subject.scale_of(domain)
-    labels = None if y is None else check_labels(y, x.shape[:-1], classes)
+    if solver is not None and not isinstance(solver, Solver):
+        raise InvalidInput(f"solver must be one of lben's, such as lben.PeacemanRachford(), not {solver!r}.")
+    labels = None if y is None else check_labels(y, tuple(x.shape[:-1]), classes)
     bounds = _kept_bounds(net, subject, progress) if pairwise else _joint_bounds(subject)
 
     result = explicit.evaluate(rows, PRECISE if solver is None else solver)
@@ -84,7 +88,7 @@ def certified_radius(
     error = reach * result.hidden_error[:, None] + result.rounding + result.rounding[at, predicted][:, None]
     radius = (gap - error) / bounds[predicted]
     radius[at, predicted] = math.inf
-    radius = radius.amin(dim=-1).clamp(min=0) * (scale * (1 - 1e-12))
+    radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0) * (scale * (1 - 1e-12))
     if labels is not None:
         radius = torch.where(predicted == labels, radius, 0.0)
     batch = x.shape[:-1]
@@ -105,6 +109,8 @@ def certified_accuracy(
 ) -> CertifiedAccuracy:
     """The share of x whose class is y and is proved to stay so under every perturbation up to each of `radii`."""
     sizes = check_sizes("radii", radii)
+    if y is None:
+        raise InvalidInput("An accuracy needs labels: y is None.")
     found = certified_radius(
         net, x, y, pairwise=pairwise, domain=domain, solver=solver, progress=progress, activation=activation
     )
@@ -114,13 +120,13 @@ def certified_accuracy(
     return CertifiedAccuracy(sizes, accuracy, domain)
 
 
-def check_labels(y: Tensor, batch: torch.Size, classes: int) -> Tensor:
+def check_labels(y: Tensor, batch: tuple[int, ...], classes: int) -> Tensor:
     """Labels as a flat tensor of integers, if they fit the inputs and the classes."""
     if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         kind = str(y.dtype)[6:] if isinstance(y, Tensor) else type(y).__name__
         raise InvalidInput(f"Labels must be a tensor of integers, not {kind}.")
-    if y.shape != batch:
-        raise InvalidInput(f"Labels of shape {tuple(y.shape)} do not fit inputs of shape {(*batch, 'd')}.")
+    if tuple(y.shape) != batch:
+        raise InvalidInput(f"There must be a label for each input: labels have shape {tuple(y.shape)}, inputs {batch}.")
     flat = y.detach().to("cpu", torch.int64).reshape(-1)
     outside = flat[(flat < 0) | (flat >= classes)]
     if outside.numel():
@@ -131,10 +137,13 @@ def check_labels(y: Tensor, batch: torch.Size, classes: int) -> Tensor:
 def check_sizes(name: str, sizes: Sequence[float] | Tensor) -> Tensor:
     """Sizes of perturbations: finite and not negative."""
     try:
-        values = torch.as_tensor(sizes, dtype=torch.float64).reshape(-1)
+        given = torch.as_tensor(sizes)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInput(f"{name} must be a list of numbers, not {sizes!r}.") from error
-    checks.finite(name, values)
+    if given.dim() != 1 or given.is_complex() or given.dtype == torch.bool:
+        kind = f"{str(given.dtype)[6:]} of shape {tuple(given.shape)}"
+        raise InvalidInput(f"{name} must be a list of numbers, not {kind}.")
+    values = checks.finite(name, given.detach().to("cpu", torch.float64))
     if values.numel() == 0:
         raise InvalidInput(f"{name} is empty: give at least one size.")
     if bool((values < 0).any()):

@@ -14,6 +14,7 @@ from torch import Tensor
 from lben.activations import Activation
 from lben.certify.barrier import Quadratic, minimise_rho
 from lben.certify.certificate import Certifiable, Certificate, Domain, Reduced, Subject, check
+from lben.certify.numerics import undisturbed
 from lben.certify.wellposed import well_posed
 from lben.errors import BoundNotMet, InvalidInput, NotConverged, NotWellPosed
 from lben.extras import need
@@ -21,10 +22,11 @@ from lben.weights import Weights
 
 BoundSolver = Literal["barrier", "scs"]
 _NO_BOUND = 1e-30  # what is reported, at most, where outputs do not depend on inputs at all: every gamma > 0 holds
-_INFLATIONS = 24  # from a billionth, doubled each time, to one per cent
+_INFLATIONS = 28  # from a billionth, doubled each time, to a quarter
 _ROOM = 10  # how far above the smallest rho of its lam the barrier method starts
 
 
+@undisturbed
 def tightest_bound(
     net: Certifiable | Weights,
     *,
@@ -50,7 +52,7 @@ def tightest(
         raise InvalidInput(f'solver must be "barrier" or "scs", not {solver!r}.')
     scale = subject.scale_of(domain)
     reduced = Reduced.of(subject.weights, subject.linear)
-    multipliers, gamma = _solve(reduced, _metric(subject, reduced), solver)
+    multipliers, gamma, finished = _solve(reduced, _metric(subject, reduced), solver)
     lam = torch.full_like(subject.weights.bz, math.nan)
     lam[reduced.kept] = multipliers
     growth = 1e-9
@@ -58,6 +60,7 @@ def tightest(
         certificate = check(subject, lam, gamma / scale, rigorous=rigorous, domain=domain)
         if certificate.holds:
             name = {"barrier": "barrier method", "scs": "SCS, made feasible"}[solver]
+            name += "" if finished else ", stopped by rounding before it knew this to be the smallest"
             return replace(certificate, method=f"{name}, checked by {certificate.method}")
         gamma *= 1 + growth
         growth *= 2
@@ -71,40 +74,56 @@ def tightest(
 def _metric(subject: Subject, reduced: Reduced) -> Tensor:
     """A metric of the reduced network to start from: the one its weights carry, or one that is found."""
     lam = subject.weights.lam
-    if lam is not None and _positive(reduced.condition(lam[reduced.kept], None)):
+    if lam is not None and _proves(reduced, lam[reduced.kept]):
         return lam[reduced.kept]
     if len(reduced.kept) == 0:
         return reduced.W.new_zeros(0)
     found = well_posed(reduced.W)
-    if not found.holds or not _positive(reduced.condition(found.lam, None)):
+    if not found.holds or not _proves(reduced, found.lam):
         raise NotWellPosed(str(found), 2 * found.monotonicity)
     return found.lam
 
 
-def _positive(matrix: Tensor) -> bool:
-    return int(torch.linalg.cholesky_ex(matrix).info) == 0
+def _proves(reduced: Reduced, lam: Tensor) -> bool:
+    return reduced.judge(lam, None, reduced.condition(lam, None)) == "holds"
 
 
-def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver) -> tuple[Tensor, float]:
-    """The multipliers of the kept units, and gamma: in X of `Quadratic` they are gamma lam, and rho is gamma^2.
+def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver) -> tuple[Tensor, float, bool]:
+    """The multipliers of the kept units, gamma, and whether it is known to be the smallest.
 
-    U and Wo are first brought to norm one, D with them: the bound scales with both.
+    In X of `Quadratic` the multipliers are gamma lam, and rho is gamma^2. U and Wo are first brought to norm one, D
+    with them: the bound scales with both.
     """
     into, out = _norm(reduced.U), _norm(reduced.Wo)
     through = 0.0 if reduced.D is None else _norm(reduced.D)
     if into == 0 or out == 0:
-        return _nearly_free(reduced, lam, max(through * (1 + 1e-9), _NO_BOUND))
+        return *_nearly_free(reduced, lam, max(through * (1 + 1e-9), _NO_BOUND)), True
     problem = _problem(reduced, into, out)
     start = _start(problem, lam)
+    lowest = _smallest_rho(problem, start)
+    if not lowest < math.inf:
+        raise NotWellPosed("The metric proves well-posedness by less than rounding, and no bound follows.", 0.0)
     if solver == "scs":
-        found = _scs(problem, start)
+        found, finished = _scs(problem, start), True
         rho = _smallest_rho(problem, found)
         if not rho < math.inf:
             raise NotConverged("The answer of SCS is not feasible and cannot be repaired: use the barrier method.", rho)
     else:
-        found, rho = minimise_rho(problem, start, _ROOM * _smallest_rho(problem, start))
+        found, rho, finished = minimise_rho(problem, start, _ROOM * lowest)
+        if not finished:
+            found, rho = min((found, rho), _best_multiple(problem, start), key=lambda pair: pair[1])
     root = math.sqrt(rho)
-    return found[: problem.free] * (out / into / root), root * into * out
+    return found[: problem.free] * (out / into / root), root * into * out, finished
+
+
+def _best_multiple(problem: Quadratic, start: Tensor) -> tuple[Tensor, float]:
+    """The multiple of the first metric that gives the smallest rho: never above the product bound by much."""
+    candidates = []
+    for k in range(-4, 24):
+        multiple = start.clone()
+        multiple[: problem.free] *= 0.51 * 2 ** (k / 2)
+        candidates.append((multiple, _smallest_rho(problem, multiple)))
+    return min(candidates, key=lambda pair: pair[1])
 
 
 def _nearly_free(reduced: Reduced, lam: Tensor, gamma: float) -> tuple[Tensor, float]:

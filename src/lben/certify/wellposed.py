@@ -10,6 +10,7 @@ from torch import Tensor
 from lben import checks
 from lben.certify.barrier import newton_direction
 from lben.certify.certificate import Certifiable, Subject
+from lben.certify.numerics import undisturbed
 from lben.errors import InvalidInput
 from lben.weights import Weights
 
@@ -18,6 +19,7 @@ _NEWTON_STEPS = 100
 _CENTRED = 1e-6  # half the squared Newton decrement: diag((A - s I) G) = 1 / (2 r) must hold well for a good ceiling
 _STRETCH = 0.1  # share of the way back from the largest provable m at which the next centre is looked for
 _ENOUGH = 0.5  # share of the best possible m that is good enough to stop at
+_LARGEST = 1e100
 _SHARP = 1e-9  # m is known to zero within this times the size of I - W: Condition W is on its boundary
 
 
@@ -67,9 +69,14 @@ class WellPosedness:
         return f"{first} Older tests: {', '.join(f'{name}: {_yes(value)}' for name, value in older.items())}."
 
 
+@undisturbed
 def well_posed(net: Certifiable | Weights | Tensor) -> WellPosedness:
     """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, weights or a network."""
     W = _square(net) if isinstance(net, Tensor) else Subject.of(net).weights.W
+    if float(W.abs().max()) > _LARGEST:
+        raise InvalidInput(
+            f"W has an entry of {float(W.abs().max()):.3g}: beyond {_LARGEST:g} nothing can be computed."
+        )
     A = torch.eye(len(W), dtype=W.dtype) - W
     lam, m, best, Y = _search(A)
     holds = m > 0
@@ -92,12 +99,13 @@ def _search(A: Tensor) -> tuple[Tensor, float, float, Tensor]:
     the lam it starts from; then m at the new lam allows a larger s. It stops at half of what is possible, or where m
     is known to be at most zero.
     """
-    size = float(torch.linalg.matrix_norm(A, 2))
     identity = torch.eye(len(A), dtype=A.dtype)
     lowest = int(A.diagonal().argmin())
     bound, Y = float(A[lowest, lowest]), torch.outer(identity[lowest], identity[lowest])
-    centre = lam = torch.ones(len(A), dtype=A.dtype)
+    starts = [torch.ones(len(A), dtype=A.dtype), _perron(identity - A)]
+    centre = lam = max(starts, key=lambda start: _monotonicity(A, start))
     m = reached = _monotonicity(A, lam)
+    size = float(torch.linalg.matrix_norm(_scaled(A, lam), 2))
     shift = m - size
     for _ in range(_STAGES):
         if m >= _ENOUGH * bound or bound <= 0 or bound - m <= _SHARP * size:
@@ -167,18 +175,39 @@ def _double(lam: Tensor, B: Tensor) -> Tensor:
     return half + half.T
 
 
-def _monotonicity(A: Tensor, lam: Tensor) -> float:
-    """m: the smallest eigenvalue of the symmetric part of Lam^(1/2) A Lam^(-1/2)."""
+def _scaled(A: Tensor, lam: Tensor) -> Tensor:
     root = lam.sqrt()
-    scaled = root[:, None] * A / root
-    return float(torch.linalg.eigvalsh(scaled + scaled.T)[0]) / 2
+    return root[:, None] * A / root
+
+
+def _monotonicity(A: Tensor, lam: Tensor) -> float:
+    """m, the smallest eigenvalue of the symmetric part of Lam^(1/2) A Lam^(-1/2), less what rounding may have added."""
+    scaled = _scaled(A, lam)
+    rounding = 16 * len(A) * torch.finfo(A.dtype).eps * float(torch.linalg.matrix_norm(scaled))
+    return float(torch.linalg.eigvalsh(scaled + scaled.T)[0]) / 2 - rounding
+
+
+def _perron(W: Tensor) -> Tensor:
+    """The metric u / v with u = (I - B')^-1 1 and v = (I - B)^-1 1, where B = |W|, made smaller if it must be.
+
+    It satisfies Condition `W` wherever the spectral radius of |W| is below one, and balances W where it is not.
+    """
+    B = W.abs()
+    radius = float(torch.linalg.eigvals(B).abs().max())
+    system = torch.eye(len(B), dtype=B.dtype) - B * min(1.0, 0.9 / max(radius, 1e-300))
+    ones = torch.ones(len(B), 1, dtype=B.dtype)
+    u, v = torch.linalg.solve_ex(system.T, ones).result, torch.linalg.solve_ex(system, ones).result
+    lam = (u / v)[:, 0]
+    return lam if bool((torch.isfinite(lam) & (lam > 0)).all()) else ones[:, 0]
 
 
 def _square(W: Tensor) -> Tensor:
-    checks.finite("W", checks.floating("W", W))
+    checks.floating("W", W)
+    if W.layout != torch.strided:
+        raise InvalidInput("W is sparse: make it dense first.")
     if W.dim() != 2 or W.shape[0] != W.shape[1] or W.numel() == 0:
         raise InvalidInput(f"W must be a square matrix, but its shape is {tuple(W.shape)}.")
-    return W.detach().to("cpu", torch.float64)
+    return checks.finite("W", W.detach().to("cpu", torch.float64, copy=True))
 
 
 def _yes(value: bool) -> str:

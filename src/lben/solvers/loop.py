@@ -82,7 +82,8 @@ def _confirm(solver: Solver, problem: Problem, solution: Solution) -> Solution:
     """Where no metric proves that an equilibrium exists, take "converged" back from what only looks like one.
 
     With W = I and b = 1 the iterates of a ReLU network run off to infinity and the *relative* residual tends to
-    zero. Near a true equilibrium a few Newton steps go a short way and end with almost no residual; here they do not.
+    zero. Near a true equilibrium a few Newton steps go a short way and end with almost no residual, and where they end
+    is an equilibrium by itself, not only by what rounding leaves; here it is not so.
     """
     z = solution.z
     for _ in range(_CONFIRMING_STEPS):
@@ -91,7 +92,9 @@ def _confirm(solver: Solver, problem: Problem, solution: Solution) -> Solution:
     measure = Yardstick(problem.b).residual
     near = measure(z - solution.z, solution.z) <= math.sqrt(solver.tolerance)
     solved = measure(z - z_hat, z_hat) <= max(1e-3 * solver.tolerance, 1e3 * torch.finfo(z.dtype).eps)
-    return replace(solution, refuted=~(near & solved))
+    again = problem.activation(problem.operator.affine(z_hat, problem.b))
+    stable = measure(z_hat - again, again) <= math.sqrt(solver.tolerance)  # for W = 1e38 a defect of 1e-38 is not small
+    return replace(solution, refuted=~(near & solved & stable))
 
 
 def newton_step(problem: Problem, z: Tensor) -> Tensor:

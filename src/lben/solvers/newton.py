@@ -52,7 +52,8 @@ class _Newton(Iteration):
     def _safe_point(self) -> Tensor:
         self.safe.advance(self.patience)
         self.patience = min(2 * self.patience, _MOST_STEPS)
-        return self.safe.candidate()
+        z = self.safe.candidate()
+        return torch.where(torch.isfinite(z), z, 0.0)  # without a metric the step may not exist, as for W = 3 I
 
     def _residual(self, z: Tensor) -> Tensor:
         z_hat = self.problem.activation(self.problem.operator.affine(z, self.problem.b))
