@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import lben
-from lben.baselines import LMT, FeedForward, LipschitzMargin
+from lben.baselines import LMT, FeedForward, LipschitzMargin, pool, train_lipnn
 from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, pixels
 from lben.train import TrainConfig, fit
 
@@ -67,3 +67,28 @@ def test_a_plain_network_is_certified_and_attacked_like_any_other() -> None:
     result = lben.attack(net, x, y, [0.5, 2.0], steps=10, restarts=1)
     assert not bool((result.success & (radius.radius > result.epsilons.input[:, None])).any())
     assert bool((result.error > result.clean_error).any())
+
+
+def test_pooling_halves_the_images() -> None:
+    pooled = pool(data(20))
+    assert pooled.train_images.shape == (20, 196)
+    assert pooled.train_images.dtype == torch.uint8
+    first = data(20).train_images[3].reshape(28, 28)[10:12, 12:14].double().mean()
+    assert abs(float(pooled.train_images[3].reshape(14, 14)[5, 6]) - float(first)) <= 0.5
+
+
+def test_lipnn_keeps_its_bound() -> None:
+    """A bound far below what plain training ends with: the feasible weights keep it, and still classify."""
+    torch.manual_seed(0)
+    net = FeedForward(196, 16, 10, normalize=lben.Normalize(MNIST_MEAN, MNIST_STD))
+    config = TrainConfig(schedule="constant", learning_rate=5e-3)
+    history, rounds = train_lipnn(net, pool(data(1500)), 0.8, rounds=3, epochs=2, penalty=2.0, config=config)
+    assert len(history) == 6
+    tight = lben.tightest_bound(net).gamma
+    assert tight is not None
+    assert tight <= 0.8
+    assert lben.lipschitz_lower_bound(net, restarts=8, steps=50).value <= tight
+    assert all(r.bound <= 0.8 for r in rounds)
+    assert rounds[0].apart > 0  # plain training had left the feasible set
+    assert rounds[-1].test_error < 0.4
+    assert rounds[-1].program_seconds > 0

@@ -1,0 +1,182 @@
+"""Lip-NN (Pauli et al. 2021): a feed-forward network trained under LipSDP by the alternating direction method.
+
+The loss at (U, Wo) is minimised subject to [[L^2 I, -U'T, 0], [., 2 T, -Wo'], [., ., I]] >= 0 for a diagonal T: the
+network's weights and a feasible copy of them, found by a semidefinite program, are drawn together by multipliers. For a
+fixed T the inequality is linear in the weights; T is that of the tightest bound of the weights to project.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lben import checks
+from lben.baselines.feedforward import FeedForward
+from lben.certify.certificate import Certificate
+from lben.certify.sdp import tightest_bound
+from lben.data import ImageData
+from lben.errors import NotConverged
+from lben.extras import need
+from lben.train import CrossEntropy, Epoch, TrainConfig, error_rate, fit
+
+
+class Pair(NamedTuple):
+    """The two weights of a network, or two tensors of their shapes."""
+
+    U: Tensor
+    Wo: Tensor
+
+    @staticmethod
+    def of(net: FeedForward) -> Pair:
+        return Pair(net.hidden.weight, net.output.weight)
+
+    def plus(self, other: Pair, factor: float = 1.0) -> Pair:
+        return Pair(self.U + factor * other.U, self.Wo + factor * other.Wo)
+
+    def to(self, like: Tensor) -> Pair:
+        return Pair(self.U.to(like), self.Wo.to(like))
+
+    def detach(self) -> Pair:
+        return Pair(self.U.detach(), self.Wo.detach())
+
+    def dot(self, other: Pair) -> Tensor:
+        return (self.U * other.U).sum() + (self.Wo * other.Wo).sum()
+
+
+def pool(data: ImageData, side: int = 28) -> ImageData:
+    """The images at half their height and width, by the mean of four pixels, rounded: 14 x 14 for MNIST."""
+
+    def halve(images: Tensor) -> Tensor:
+        squares = images.reshape(-1, 1, side, side).float()
+        return F.avg_pool2d(squares, 2).round().to(torch.uint8).reshape(len(images), -1)
+
+    return replace(data, train_images=halve(data.train_images), test_images=halve(data.test_images))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Cross-entropy, and what draws the weights w to a feasible copy: <Y, w - copy> + penalty/2 |w - copy|^2."""
+
+    feasible: Pair
+    multipliers: Pair
+    penalty: float
+
+    def __call__(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
+        assert isinstance(net, FeedForward)
+        apart = Pair.of(net).plus(self.feasible, -1.0)
+        drawn = self.multipliers.dot(apart) + 0.5 * self.penalty * apart.dot(apart)
+        return CrossEntropy()(net, logits, labels) + drawn
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of the method: the error, the proved bound of the feasible weights, and the seconds of its parts."""
+
+    test_error: float
+    bound: float
+    apart: float
+    training_seconds: float
+    program_seconds: float
+
+
+def train_lipnn(
+    net: FeedForward,
+    data: ImageData,
+    bound: float,
+    *,
+    rounds: int = 5,
+    epochs: int = 2,
+    penalty: float = 1.0,
+    config: TrainConfig | None = None,
+    progress: bool = False,
+) -> tuple[list[Epoch], list[Round]]:
+    """Train a network, its inputs pooled beforehand, until it has at most this Lipschitz bound at its input.
+
+    Each of `rounds` trains for `epochs` and solves one semidefinite program by cvxpy and SCS; the network ends with the
+    feasible weights. Returns the history of all epochs and of the rounds.
+    """
+    checks.positive("bound", bound)
+    base = replace(TrainConfig(schedule="constant") if config is None else config, epochs=epochs)
+    multipliers = Pair(torch.zeros_like(net.hidden.weight), torch.zeros_like(net.output.weight))
+    feasible: Pair | None = None
+    history: list[Epoch] = []
+    record: list[Round] = []
+    for k in range(checks.count("rounds", rounds)):
+        loss = CrossEntropy() if feasible is None else Drawn(feasible, multipliers, penalty)
+        started = time.perf_counter()
+        options = replace(base, loss=loss, seed=base.seed + k)
+        history += fit(net, data, options, progress=progress, name=f"round {k + 1} of {rounds}")
+        trained = time.perf_counter()
+        weights = Pair.of(net).detach()
+        feasible = project(weights.plus(multipliers, 1 / penalty), bound, net).to(weights.U)
+        finished = time.perf_counter()
+        apart = weights.plus(feasible, -1.0)
+        multipliers = multipliers.plus(apart, penalty)
+        distance = math.sqrt(float(apart.dot(apart)))
+        record.append(_judge(net, data, feasible, distance, trained - started, finished - trained))
+    if feasible is not None:
+        _assign(net, feasible)
+    return history, record
+
+
+def project(weights: Pair, bound: float, net: FeedForward) -> Pair:
+    """The nearest weights that satisfy the inequality, for the T of the tightest bound of the given ones.
+
+    What SCS returns is feasible to its tolerance; both weights are then shrunk by what their tightest bound is above.
+    """
+    cp = need("cvxpy", "Lip-NN", extra="sdp")
+    U, Wo = weights.U.double().numpy(), weights.Wo.double().numpy()
+    (n, d), p = U.shape, len(Wo)
+    certificate = _tightest(weights, net)
+    assert certificate.gamma is not None
+    T = (certificate.lam * certificate.gamma * min(1.0, bound / certificate.gamma)).numpy()
+    new_U, new_Wo = cp.Variable((n, d)), cp.Variable((p, n))
+    side: Any = -cp.multiply(T[:, None], new_U)
+    matrix = cp.bmat(
+        [
+            [bound**2 * np.eye(d), side.T, np.zeros((d, p))],
+            [side, 2 * np.diag(T), -new_Wo.T],
+            [np.zeros((p, d)), -new_Wo, np.eye(p)],
+        ]
+    )
+    distance = cp.sum_squares(new_U - U) + cp.sum_squares(new_Wo - Wo)
+    program = cp.Problem(cp.Minimize(distance), [(matrix + matrix.T) / 2 >> 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "the solution may be inaccurate": it is made feasible below
+        program.solve(solver=cp.SCS, eps=1e-4, max_iters=2000)
+    if new_U.value is None:
+        raise NotConverged(f"SCS found no feasible weights: it says {program.status}.", math.inf)
+    found = Pair(torch.as_tensor(new_U.value), torch.as_tensor(new_Wo.value))
+    reached = _tightest(found, net).gamma
+    assert reached is not None
+    shrink = min(1.0, math.sqrt(bound / reached) * (1 - 1e-6))
+    return Pair(found.U * shrink, found.Wo * shrink)
+
+
+def _tightest(weights: Pair, net: FeedForward) -> Certificate:
+    record = net.weights().detach().to(torch.float64)
+    return tightest_bound(replace(record, U=weights.U.double(), Wo=weights.Wo.double()), activation=net.activation)
+
+
+def _assign(net: FeedForward, weights: Pair) -> None:
+    with torch.no_grad():
+        net.hidden.weight.copy_(weights.U)
+        net.output.weight.copy_(weights.Wo)
+
+
+def _judge(net: FeedForward, data: ImageData, feasible: Pair, apart: float, training: float, program: float) -> Round:
+    """The error and the bound that the network has with its feasible weights."""
+    other = copy.deepcopy(net)
+    _assign(other, feasible)
+    gamma = tightest_bound(other).gamma
+    assert gamma is not None
+    return Round(error_rate(other, data.test_images, data.test_labels)[0], gamma, apart, training, program)
