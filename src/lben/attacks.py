@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -105,6 +106,7 @@ def attack(
     if paper_protocol:
         x, labels = x[-_PAPER_IMAGES:], labels[-_PAPER_IMAGES:]
     sizes = _sizes(explicit, check_sizes("epsilons", epsilons), domain)
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # Foolbox imports GitPython, which else asks for git itself
     foolbox = need("foolbox", "An attack", extra="attacks")
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore", ConvergenceWarning)  # gradients may be rough: the answer is checked below

@@ -15,5 +15,8 @@ def need(package: str, purpose: str, *, extra: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # theirs: Foolbox uses a name that SciPy is to drop
             return importlib.import_module(package)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingExtra(f"{purpose} needs {package}: pip install 'lben[{extra}]'.") from error
+    except ImportError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise MissingExtra(f"{purpose} needs {package}, which is there but cannot be imported: {reason}") from error

@@ -1,0 +1,186 @@
+"""The command `lben`: argument parsing and printing only."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import lben
+from lben import checks
+from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, mnist, pixels
+from lben.train import CrossEntropy, TrainConfig, error_rate, fit
+
+app = typer.Typer(
+    help="Lipschitz-bounded equilibrium networks: train, evaluate, certify and attack.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console()
+
+
+class Model(str, Enum):
+    lben = "lben"
+    mon = "mon"
+    unconstrained = "unconstrained"
+
+
+class Schedule(str, Enum):
+    constant = "constant"
+    step = "step"
+    one_cycle = "one-cycle"
+    cosine = "cosine"
+
+
+class Method(str, Enum):
+    fgm = "fgm"
+    pgd = "pgd"
+    deepfool = "deepfool"
+
+
+class Unit(str, Enum):
+    input = "input"
+    pixels = "pixels"
+
+
+NetworkFile = Annotated[
+    Path, typer.Argument(help="A network that `lben train` or lben.save wrote.", show_default=False)
+]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", help="The folder with MNIST; else LBEN_DATA, the cache, or a download.")
+]
+Embedded = Annotated[bool, typer.Option("--embedded", help="Use the 7,000 images that ship with lben.")]
+UnitOption = Annotated[Unit, typer.Option(help="Where distances are measured: after normalisation, or in pixels.")]
+
+
+@app.command()
+def train(
+    file: Annotated[Path, typer.Argument(help="Where to write the network.", show_default=False)],
+    model: Annotated[Model, typer.Option(help="Which kind of network.")] = Model.lben,
+    gamma: Annotated[float | None, typer.Option(help="The Lipschitz bound of an lben; none: some finite one.")] = None,
+    hidden: Annotated[int, typer.Option(help="Hidden units.")] = 80,
+    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 10,
+    batch_size: Annotated[int, typer.Option(help="Images a step.")] = 128,
+    learning_rate: Annotated[float, typer.Option(help="Of Adam; its peak for one-cycle.")] = 4e-3,
+    schedule: Annotated[Schedule, typer.Option(help="How the learning rate moves.")] = Schedule.one_cycle,
+    margin: Annotated[float, typer.Option(help="Subtracted from the true logit: asks for larger radii.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Decides the start and the order of the data.")] = 0,
+    data: DataFolder = None,
+    embedded: Embedded = False,
+    run: Annotated[Path | None, typer.Option(help="A folder for the history and a checkpoint every epoch.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --run.")] = False,
+) -> None:
+    """Train a network on MNIST and write it to a file."""
+    if resume and run is None:
+        raise lben.InvalidInput("--resume needs --run, the folder with the checkpoint.")
+    if gamma is not None and model is not Model.lben:
+        raise lben.InvalidInput(f"--gamma is for lben, and {model.value} has no prescribed bound.")
+    images = _data(data, embedded)
+    torch.manual_seed(checks.seed(seed))
+    net = _network(model, gamma, hidden)
+    config = TrainConfig(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        schedule=schedule.value,
+        loss=CrossEntropy(margin),
+        seed=seed,
+    )
+    history = fit(net, images, config, folder=run, resume=resume, progress=True, name=model.value)
+    net.solver = lben.PeacemanRachford(tolerance=1e-4)
+    lben.save(net.eval(), file)
+    out.print(f"Test error {100 * history[-1].test_error:.2f} %. Written to {file}.")
+
+
+@app.command()
+def evaluate(network: NetworkFile, data: DataFolder = None, embedded: Embedded = False) -> None:
+    """The error of a network on the test images."""
+    net, images = lben.load(network).eval(), _data(data, embedded)
+    error, unanswered = error_rate(net, images.test_images, images.test_labels)
+    without = f", {unanswered} of them without an equilibrium" if unanswered else ""
+    out.print(f"Test error {100 * error:.2f} % of {len(images.test_labels):,} images{without}.")
+
+
+@app.command()
+def certify(
+    network: NetworkFile,
+    gamma: Annotated[float | None, typer.Option(help="The bound to check; else the network's own.")] = None,
+    rigorous: Annotated[bool, typer.Option("--rigorous", help="Account for every rounding error.")] = False,
+    unit: UnitOption = Unit.input,
+) -> None:
+    """Check a network's bound, find the smallest one that is provable, and two inputs that show it is nearly reached.
+
+    Exits with 1 if the bound asked for, or carried by the network, does not hold.
+    """
+    net = lben.load(network).eval()
+    certificate = lben.certify(net, gamma, rigorous=rigorous, domain=unit.value)
+    out.print(str(certificate), highlight=False)
+    posed = lben.well_posed(net)
+    if posed.holds:
+        out.print(f"Tightest: {lben.tightest_bound(net, rigorous=rigorous, domain=unit.value)}", highlight=False)
+    else:
+        out.print(str(posed), highlight=False)
+    out.print(str(lben.lipschitz_lower_bound(net, domain=unit.value)), highlight=False)
+    if not certificate.holds:
+        raise typer.Exit(1)
+
+
+@app.command()
+def attack(
+    network: NetworkFile,
+    size: Annotated[list[float], typer.Option(help="How far an image may move; give it more than once for more.")],
+    method: Annotated[Method, typer.Option(help="One step, many steps, or the nearest wrong class.")] = Method.pgd,
+    unit: UnitOption = Unit.input,
+    steps: Annotated[int, typer.Option(help="Of pgd and deepfool.")] = 50,
+    restarts: Annotated[int, typer.Option(help="Of pgd.")] = 3,
+    images: Annotated[int | None, typer.Option(help="Only the first so many test images.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the random starts.")] = 0,
+    data: DataFolder = None,
+    embedded: Embedded = False,
+) -> None:
+    """Attack a network on the test images, beside what is proved."""
+    net, found = lben.load(network).eval(), _data(data, embedded)
+    x, y = pixels(found.test_images[:images]), found.test_labels[:images]
+    result = lben.attack(
+        net,
+        x,
+        y,
+        size,
+        method=method.value,
+        domain=unit.value,
+        steps=steps,
+        restarts=restarts,
+        seed=seed,
+        progress=True,
+    )
+    proved: list[str] = ["nothing"] * len(size)
+    if lben.well_posed(net).holds:
+        accuracy = lben.certified_accuracy(net, x, y, size, domain=unit.value, progress=True).accuracy
+        proved = [f"{100 * (1 - share):.2f} %" for share in accuracy.tolist()]
+    table = Table(title=f"{method.value} on {len(y):,} images; error without attack {100 * result.clean_error:.2f} %")
+    for column in ("size at the input", "size in pixels", "error at least", "at most, proved"):
+        table.add_column(column, justify="right")
+    sizes = zip(result.epsilons.input.tolist(), result.epsilons.pixels.tolist(), strict=True)
+    for (at_input, in_pixels), error, most in zip(sizes, result.error.tolist(), proved, strict=True):
+        table.add_row(f"{at_input:.4g}", f"{in_pixels:.4g}", f"{100 * error:.2f} %", most)
+    out.print(table)
+
+
+def _data(folder: Path | None, embedded: bool) -> ImageData:
+    if embedded and folder is not None:
+        raise lben.InvalidInput("--embedded and --data exclude each other.")
+    return embedded_mnist() if embedded else mnist(folder)
+
+
+def _network(model: Model, gamma: float | None, hidden: int) -> lben.LBEN | lben.MON | lben.UnconstrainedEN:
+    normalize, solver = lben.Normalize(MNIST_MEAN, MNIST_STD), lben.PeacemanRachford(tolerance=1e-3)
+    if model is Model.lben:
+        return lben.LBEN(784, hidden, 10, gamma=gamma, normalize=normalize, solver=solver)
+    kind = lben.MON if model is Model.mon else lben.UnconstrainedEN
+    return kind(784, hidden, 10, normalize=normalize, solver=solver)
