@@ -85,6 +85,15 @@ class Activation(ABC):
         return self
 
 
+def check_activation(activation: Activation, units: int) -> Activation:
+    """`activation` if it is one, and made for so many units."""
+    if not isinstance(activation, Activation):
+        raise InvalidInput(f"activation must be one of lben's, such as lben.ReLU(), not {activation!r}.")
+    if activation.units not in (None, units):
+        raise InvalidInput(f"{activation.units} activations were given for {units} units.")
+    return activation
+
+
 class Scalar(Activation):
     """One scalar function for all units."""
 

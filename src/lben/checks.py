@@ -73,13 +73,18 @@ def finite_sum(result: Tensor, **causes: Tensor | None) -> None:
     finite("U x + bz", result)
 
 
-def features(name: str, tensor: Tensor, size: int, like: Tensor) -> Tensor:
-    """`tensor` if its last dimension is `size` and it shares dtype and device with `like`."""
-    floating(name, tensor)
+def width(name: str, tensor: Tensor, size: int) -> Tensor:
+    """`tensor` if its last dimension is `size`."""
     if tensor.dim() == 0 or tensor.shape[-1] != size:
         raise InvalidInput(
             f"{name} must have {size} features in its last dimension, but its shape is {tuple(tensor.shape)}."
         )
+    return tensor
+
+
+def features(name: str, tensor: Tensor, size: int, like: Tensor) -> Tensor:
+    """`tensor` if its last dimension is `size` and it shares dtype and device with `like`."""
+    width(name, floating(name, tensor), size)
     if tensor.dtype != like.dtype:
         raise InvalidInput(
             f"{name} is {str(tensor.dtype)[6:]} but the network is {str(like.dtype)[6:]}: convert one of them."

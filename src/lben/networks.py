@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lben import checks
-from lben.activations import Activation, ReLU
+from lben.activations import Activation, ReLU, check_activation
 from lben.certify.certificate import Domain
 from lben.certify.lmi import certify, product_bound
 from lben.errors import BoundNotMet, InvalidInput
@@ -18,7 +18,7 @@ from lben.implicit import Known, equilibrium
 from lben.normalize import Normalize
 from lben.operators import DenseOperator
 from lben.parameterize import LipschitzBounded, Monotone, Parameterization, Unconstrained, WellPosed
-from lben.solvers.base import OnFailure, Problem, Solution, Solver
+from lben.solvers.base import OnFailure, Problem, Solution, Solver, check_solver
 from lben.solvers.loop import solve
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
@@ -75,11 +75,7 @@ class EquilibriumNetwork(nn.Module):
 
     @activation.setter
     def activation(self, activation: Activation) -> None:
-        if not isinstance(activation, Activation):
-            raise InvalidInput(f"activation must be one of lben's, such as lben.ReLU(), not {activation!r}.")
-        if activation.units not in (None, self.hidden_features):
-            raise InvalidInput(f"{activation.units} activations were given for {self.hidden_features} units.")
-        self._activation = activation
+        self._activation = check_activation(activation, self.hidden_features)
 
     @property
     def solver(self) -> Solver:
@@ -88,9 +84,7 @@ class EquilibriumNetwork(nn.Module):
 
     @solver.setter
     def solver(self, solver: Solver) -> None:
-        if not isinstance(solver, Solver):
-            raise InvalidInput(f"solver must be one of lben's, such as lben.PeacemanRachford(), not {solver!r}.")
-        self._solver = solver
+        self._solver = check_solver(solver)
 
     def weights(self) -> Weights:
         """The explicit weights, as differentiable functions of the free variables."""

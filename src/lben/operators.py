@@ -128,9 +128,9 @@ class DenseOperator:
         return self._facts.norm
 
     @property
-    def rounding(self) -> float:
-        """By how much m, computed in double precision, may be too large."""
-        return 16 * self.size * torch.finfo(torch.float64).eps * self.norm
+    def sure_monotonicity(self) -> float:
+        """m less what rounding in double precision may have added."""
+        return self.monotonicity - 16 * self.size * torch.finfo(torch.float64).eps * self.norm
 
     @property
     def cocoercivity(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from lben.activations import Activation, ReLU
+from lben.activations import Activation, ReLU, check_activation
 from lben.errors import InvalidInput, NotWellPosed
 from lben.normalize import Normalize
 from lben.weights import Weights
@@ -84,11 +84,7 @@ class Subject:
         """A network's weights, activation and normalisation; or bare weights with an activation, ReLU if not given."""
         if isinstance(net, Weights):
             weights, scale = net, None
-            activation = ReLU() if activation is None else activation
-            if not isinstance(activation, Activation):
-                raise InvalidInput(f"activation must be one of lben's, such as lben.ReLU(), not {activation!r}.")
-            if activation.units not in (None, weights.hidden_features):
-                raise InvalidInput(f"{activation.units} activations were given for {weights.hidden_features} units.")
+            activation = check_activation(ReLU() if activation is None else activation, weights.hidden_features)
         elif isinstance(net, nn.Module) and callable(getattr(net, "weights", None)):
             if activation is not None:
                 raise InvalidInput("activation is for bare weights: a network has its own.")
@@ -115,9 +111,6 @@ class Subject:
         if self.scale is None:
             raise InvalidInput("A bound in pixels needs a network made with normalize=Normalize(mean, std).")
         return self.scale
-
-    def with_metric(self, lam: Tensor) -> Subject:
-        return replace(self, weights=replace(self.weights, lam=lam))
 
 
 @dataclass(frozen=True, eq=False)

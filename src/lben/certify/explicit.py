@@ -14,7 +14,7 @@ from lben import checks
 from lben.activations import Activation, ReLU
 from lben.certify.certificate import Certifiable, Subject
 from lben.certify.wellposed import well_posed
-from lben.errors import ConvergenceWarning, InvalidInput, NotWellPosed
+from lben.errors import ConvergenceWarning, NotWellPosed
 from lben.networks import EquilibriumNetwork
 from lben.operators import DenseOperator
 from lben.parameterize import Explicit
@@ -50,8 +50,8 @@ class Evaluation:
 class ExplicitNetwork:
     """The weights of a network, or bare ones, at work in double precision on the CPU.
 
-    Where the weights carry no metric, one is looked for; `proved` says whether there is one, and `monotonicity` is its
-    m, rounded down.
+    Where the weights carry no metric, one is looked for, by `search`; `proved` says whether there is one, and
+    `monotonicity` is its m, rounded down.
     """
 
     def __init__(self, net: Certifiable | Weights, activation: Activation | None = None) -> None:
@@ -61,13 +61,12 @@ class ExplicitNetwork:
         else:
             sigma, normalize = net.activation, copy.deepcopy(net.normalize)
         weights = self.subject.weights
-        if weights.lam is None:
-            found = well_posed(weights.W)
-            if found.holds:
-                weights = replace(weights, lam=found.lam)
+        self.search = well_posed(weights.W) if weights.lam is None else None
+        if self.search is not None and self.search.holds:
+            weights = replace(weights, lam=self.search.lam)
         self.weights = weights
         self.operator = DenseOperator(weights.W, weights.lam)
-        self.monotonicity = self.operator.monotonicity - self.operator.rounding
+        self.monotonicity = self.operator.sure_monotonicity
         self.proved = weights.lam is not None and self.monotonicity > 0
         self.network = EquilibriumNetwork(Explicit(weights), sigma, None, normalize).double().eval()
 
@@ -76,7 +75,7 @@ class ExplicitNetwork:
         if self.proved:
             return
         if self.weights.lam is None:
-            raise NotWellPosed(str(well_posed(self.weights.W)), 2 * self.monotonicity)
+            raise NotWellPosed(str(self.search), 2 * self.monotonicity)
         raise NotWellPosed(
             "Their metric does not prove these weights well-posed: I - W is not strongly monotone beyond rounding "
             f"(m = {self.operator.monotonicity:.3g}).",
@@ -86,11 +85,7 @@ class ExplicitNetwork:
     def inputs(self, x: Tensor) -> Tensor:
         """A user's inputs as rows of doubles."""
         checks.finite("x", checks.floating("x", x).detach())
-        if x.dim() == 0 or x.shape[-1] != self.weights.in_features:
-            raise InvalidInput(
-                f"x must have {self.weights.in_features} features in its last dimension, but its shape is "
-                f"{tuple(x.shape)}."
-            )
+        checks.width("x", x, self.weights.in_features)
         return x.detach().to("cpu", torch.float64, copy=True).reshape(-1, x.shape[-1])
 
     @torch.no_grad()

@@ -96,8 +96,7 @@ def product_bound(
         if not found.holds:
             raise NotWellPosed(str(found), 2 * found.monotonicity)
         lam = found.lam
-    operator = DenseOperator(weights.W, lam)
-    m = operator.monotonicity - operator.rounding
+    m = DenseOperator(weights.W, lam).sure_monotonicity
     if not m > 0:
         raise NotWellPosed(
             f"No bound is known for these weights: in their metric I - W is not monotone (m = {m:.6g}).", 2 * m

@@ -18,7 +18,7 @@ from lben.certify.numerics import undisturbed
 from lben.certify.sdp import tightest
 from lben.errors import InvalidInput
 from lben.progress import track
-from lben.solvers.base import Solver
+from lben.solvers.base import Solver, check_solver
 from lben.weights import Weights
 
 
@@ -74,12 +74,11 @@ def certified_radius(
     if classes < 2:
         raise InvalidInput("A radius needs at least two outputs to choose between, but the network has one.")
     rows, scale = explicit.inputs(x), subject.scale_of(domain)
-    if solver is not None and not isinstance(solver, Solver):
-        raise InvalidInput(f"solver must be one of lben's, such as lben.PeacemanRachford(), not {solver!r}.")
+    method = PRECISE if solver is None else check_solver(solver)
     labels = None if y is None else check_labels(y, tuple(x.shape[:-1]), classes)
     bounds = _kept_bounds(net, subject, progress) if pairwise else _joint_bounds(subject)
 
-    result = explicit.evaluate(rows, PRECISE if solver is None else solver)
+    result = explicit.evaluate(rows, method)
     predicted = result.y.argmax(dim=-1)
     at = torch.arange(len(rows))
     gap = result.y[at, predicted][:, None] - result.y

@@ -78,7 +78,8 @@ def well_posed(net: Certifiable | Weights | Tensor) -> WellPosedness:
             f"W has an entry of {float(W.abs().max()):.3g}: beyond {_LARGEST:g} nothing can be computed."
         )
     A = torch.eye(len(W), dtype=W.dtype) - W
-    lam, m, best, Y = _search(A)
+    radius = float(torch.linalg.eigvals(W.abs()).abs().max())
+    lam, m, best, Y = _search(A, _perron(W.abs(), radius))
     holds = m > 0
     return WellPosedness(
         holds=holds,
@@ -88,23 +89,22 @@ def well_posed(net: Certifiable | Weights | Tensor) -> WellPosedness:
         witness=Y / Y.diagonal().max() if best <= 0 else None,
         monotone=_monotonicity(A, torch.ones_like(lam)) > 0,
         norm=float(W.abs().sum(dim=1).max()) < 1,
-        perron_frobenius=float(torch.linalg.eigvals(W.abs()).abs().max()) < 1,
+        perron_frobenius=radius < 1,
     )
 
 
-def _search(A: Tensor) -> tuple[Tensor, float, float, Tensor]:
+def _search(A: Tensor, start: Tensor) -> tuple[Tensor, float, float, Tensor]:
     """The metric with the largest m, as far as it is needed; an upper bound on m, and the Y that proves the bound.
 
     The method of centres: for a shift s < m(lam), minimise -log det(Lam (A - s I) + its transpose) + sum(lam / r), r
     the lam it starts from; then m at the new lam allows a larger s. It stops at half of what is possible, or where m
-    is known to be at most zero.
+    is known to be at most zero. It begins at I or at `start`, whichever is better.
     """
     identity = torch.eye(len(A), dtype=A.dtype)
     lowest = int(A.diagonal().argmin())
     bound, Y = float(A[lowest, lowest]), torch.outer(identity[lowest], identity[lowest])
-    starts = [torch.ones(len(A), dtype=A.dtype), _perron(identity - A)]
-    centre = lam = max(starts, key=lambda start: _monotonicity(A, start))
-    m = reached = _monotonicity(A, lam)
+    m, lam = max(((_monotonicity(A, lam), lam) for lam in (torch.ones_like(start), start)), key=lambda pair: pair[0])
+    centre = lam
     size = float(torch.linalg.matrix_norm(_scaled(A, lam), 2))
     shift = m - size
     for _ in range(_STAGES):
@@ -187,13 +187,11 @@ def _monotonicity(A: Tensor, lam: Tensor) -> float:
     return float(torch.linalg.eigvalsh(scaled + scaled.T)[0]) / 2 - rounding
 
 
-def _perron(W: Tensor) -> Tensor:
+def _perron(B: Tensor, radius: float) -> Tensor:
     """The metric u / v with u = (I - B')^-1 1 and v = (I - B)^-1 1, where B = |W|, made smaller if it must be.
 
-    It satisfies Condition `W` wherever the spectral radius of |W| is below one, and balances W where it is not.
+    It satisfies Condition `W` wherever `radius`, the spectral radius of |W|, is below one, and balances W where not.
     """
-    B = W.abs()
-    radius = float(torch.linalg.eigvals(B).abs().max())
     system = torch.eye(len(B), dtype=B.dtype) - B * min(1.0, 0.9 / max(radius, 1e-300))
     ones = torch.ones(len(B), 1, dtype=B.dtype)
     u, v = torch.linalg.solve_ex(system.T, ones).result, torch.linalg.solve_ex(system, ones).result

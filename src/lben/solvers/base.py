@@ -141,6 +141,13 @@ class Solver(ABC):
         return max(1, min(math.ceil(needed), taken, 64))
 
 
+def check_solver(solver: Solver) -> Solver:
+    """`solver` if it is one."""
+    if not isinstance(solver, Solver):
+        raise InvalidInput(f"solver must be one of lben's, such as lben.PeacemanRachford(), not {solver!r}.")
+    return solver
+
+
 class Yardstick:
     """Measures a defect c - z relative to |z|; where z is zero to rounding, relative to min(1, |b|).
 
