@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,12 +13,14 @@ from lben.activations import Activation
 from lben.certify.certificate import Certifiable, Domain
 from lben.certify.explicit import ExplicitNetwork
 from lben.certify.numerics import undisturbed
+from lben.certify.pieces import steep_inputs
 from lben.errors import ConvergenceWarning
 from lben.progress import track
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
 
 _MOST_POINTS = 1000  # of the data, at which the Jacobian is looked at
+_STEEP_UNITS = 2560  # in all starts of the search over slopes together
 _POWER_STEPS = 20
 _ALONG = (0.0, 0.25, 0.5, 0.75, 1.0)  # where on the segment between two inputs the Jacobian is looked at
 _HALF_WIDTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)  # of a pair around a point, in units of the spread of the inputs
@@ -62,7 +64,8 @@ def lipschitz_lower_bound(
 ) -> LowerBound:
     """Search for two inputs whose outputs differ as much as possible, relative to their distance.
 
-    First the largest singular value of the Jacobian at x and at random points, by power iteration; then `restarts`
+    First the largest singular value of the Jacobian, by power iteration, at x, at random points and at those to which
+    a search over the slopes of all units leads (`pieces.py`); then `restarts`
     pairs, half of them along the best singular vectors, climb for `steps` steps of Adam; then the Jacobian again along
     the segments between them. The inputs may lie far from x: the Lipschitz constant is that of all inputs.
 
@@ -98,7 +101,7 @@ class _Search:
         explicit.network.solver = PeacemanRachford(tolerance=1e-6, on_failure="warn")
 
     def run(self, restarts: int, steps: int, progress: bool, domain: Domain) -> LowerBound:
-        starts = torch.cat([self.points, self._random(restarts)])
+        starts = torch.cat([self._steep(restarts), self.points, self._random(restarts)])
         slopes, directions = self._slopes(starts)
         steepest = slopes.topk(min(restarts, len(slopes))).indices
         width = 0.5 * self.spread * directions[steepest]
@@ -118,6 +121,16 @@ class _Search:
         value, inputs = self._judge(torch.cat([pairs, *around], dim=1))
         trace = torch.cat([trace, torch.maximum(trace[-1:], middle_slopes.max()[None])])
         return LowerBound(value, inputs, trace, domain, self.explicit.proved)
+
+    def _steep(self, restarts: int) -> Tensor:
+        """Inputs of steep linear pieces, in the coordinates of the search; fewer of them for wide networks."""
+        w, normalize = self.explicit.weights, self.explicit.network.normalize
+        if normalize is not None:
+            scaled = w.U / normalize.std
+            w = replace(w, U=scaled, bz=w.bz - (scaled * normalize.mean).sum(dim=1))
+        count = max(1, min(restarts, _STEEP_UNITS // w.hidden_features))
+        found = steep_inputs(w, self.explicit.network.activation, count, self.generator)
+        return found[found.isfinite().all(dim=1)]
 
     def _random(self, count: int) -> Tensor:
         shape = (count, self.explicit.weights.in_features)
