@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import lben
-from lben.data import MNIST_MEAN, MNIST_STD, embedded_mnist, pixels
+from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, pixels
 from lben.operators import DenseOperator
 from lben.parameterize import LipschitzBounded, Monotone, WellPosed
 from lben.solvers.base import Problem
@@ -166,3 +166,11 @@ def mnist_network(gamma: float | None) -> lben.EquilibriumNetwork:
             torch.nn.functional.cross_entropy(logits, data.train_labels[index]).backward()
             optimizer.step()
     return net.eval()
+
+
+def few_images(train: int = 1000, test: int = 100) -> ImageData:
+    """The first of the embedded images."""
+    data = embedded_mnist()
+    return ImageData(
+        data.train_images[:train], data.train_labels[:train], data.test_images[:test], data.test_labels[:test]
+    )

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 import lben
-from lben.baselines import LMT, FeedForward, LipschitzMargin, pool, train_lipnn
-from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, pixels
+from lben.baselines import LMT, FeedForward, LipschitzMargin, halving_search, pool, train_lipnn
+from lben.data import MNIST_MEAN, MNIST_STD, pixels
 from lben.train import TrainConfig, fit
-
-
-def data(count: int = 2000) -> ImageData:
-    whole = embedded_mnist()
-    return ImageData(whole.train_images[:count], whole.train_labels[:count], whole.test_images, whole.test_labels)
+from tests.problems import few_images, mnist_network
 
 
 @pytest.mark.parametrize("c", [0.01, 1.0])
 def test_lmt_trains_under_a_true_bound(c: float) -> None:
     torch.manual_seed(0)
     net = LMT(784, 40, 10, normalize=lben.Normalize(MNIST_MEAN, MNIST_STD))
-    history = fit(net, data(), TrainConfig(epochs=2, learning_rate=5e-3, loss=LipschitzMargin(c)))
+    history = fit(net, few_images(2000, 1000), TrainConfig(epochs=2, learning_rate=5e-3, loss=LipschitzMargin(c)))
     assert history[-1].test_error < 0.25
-    x = pixels(data().test_images[:200])
+    x = pixels(few_images(2000, 1000).test_images[:200])
     lower, tight = lben.lipschitz_lower_bound(net, x, restarts=8, steps=50), lben.tightest_bound(net)
     assert 0 < lower.value <= (tight.gamma or 0) <= net.bound() * (1 + 1e-6)
     assert net.lipschitz().item() == pytest.approx(net.bound(), rel=0.05)  # power iteration has followed
@@ -60,8 +57,8 @@ def test_lipschitz_margin_is_added_to_the_other_logits() -> None:
 def test_a_plain_network_is_certified_and_attacked_like_any_other() -> None:
     torch.manual_seed(0)
     net = FeedForward(784, 30, 10, normalize=lben.Normalize(MNIST_MEAN, MNIST_STD))
-    fit(net, data(), TrainConfig(epochs=2, learning_rate=5e-3))
-    x, y = pixels(data().test_images[:100]), data().test_labels[:100]
+    fit(net, few_images(2000, 1000), TrainConfig(epochs=2, learning_rate=5e-3))
+    x, y = pixels(few_images(2000, 1000).test_images[:100]), few_images(2000, 1000).test_labels[:100]
     radius = lben.certified_radius(net.eval(), x, y)
     assert torch.equal(radius.predicted, net(x).argmax(-1))
     result = lben.attack(net, x, y, [0.5, 2.0], steps=10, restarts=1)
@@ -70,10 +67,10 @@ def test_a_plain_network_is_certified_and_attacked_like_any_other() -> None:
 
 
 def test_pooling_halves_the_images() -> None:
-    pooled = pool(data(20))
+    pooled = pool(few_images(20, 1000))
     assert pooled.train_images.shape == (20, 196)
     assert pooled.train_images.dtype == torch.uint8
-    first = data(20).train_images[3].reshape(28, 28)[10:12, 12:14].double().mean()
+    first = few_images(20, 1000).train_images[3].reshape(28, 28)[10:12, 12:14].double().mean()
     assert abs(float(pooled.train_images[3].reshape(14, 14)[5, 6]) - float(first)) <= 0.5
 
 
@@ -82,7 +79,9 @@ def test_lipnn_keeps_its_bound() -> None:
     torch.manual_seed(0)
     net = FeedForward(196, 16, 10, normalize=lben.Normalize(MNIST_MEAN, MNIST_STD))
     config = TrainConfig(schedule="constant", learning_rate=5e-3)
-    history, rounds = train_lipnn(net, pool(data(1500)), 0.8, rounds=3, epochs=2, penalty=2.0, config=config)
+    history, rounds = train_lipnn(
+        net, pool(few_images(1500, 1000)), 0.8, rounds=3, epochs=2, penalty=2.0, config=config
+    )
     assert len(history) == 6
     tight = lben.tightest_bound(net).gamma
     assert tight is not None
@@ -92,3 +91,36 @@ def test_lipnn_keeps_its_bound() -> None:
     assert rounds[0].apart > 0  # plain training had left the feasible set
     assert rounds[-1].test_error < 0.4
     assert rounds[-1].program_seconds > 0
+
+
+def test_lipnn_goes_on_after_an_interruption(tmp_path: Path) -> None:
+    def trained(rounds: int, folder: Path) -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        net = FeedForward(196, 8, 10)
+        train_lipnn(net, pool(few_images(300)), 2.0, rounds=rounds, epochs=1, folder=folder, resume=True)
+        return net.state_dict()
+
+    for folder in ("whole", "part"):
+        (tmp_path / folder).mkdir()
+    whole = trained(3, tmp_path / "whole")
+    trained(1, tmp_path / "part")
+    part = trained(3, tmp_path / "part")
+    assert all(torch.equal(whole[name], part[name]) for name in whole)
+    with pytest.raises(lben.InvalidFile, match="other options"):
+        train_lipnn(FeedForward(196, 8, 10), pool(few_images(300)), 3.0, folder=tmp_path / "part", resume=True)
+
+
+def test_halving_finds_a_step_no_worse_than_one() -> None:
+    net = mnist_network(0.2)
+    x = pixels(few_images().test_images)
+    found = halving_search(net, x, tolerance=1e-4)
+    assert found.solves >= 2
+    before = net.solver
+    for alpha in (1.0, found.alpha):
+        net.solver = lben.PeacemanRachford(alpha=alpha, tolerance=1e-4)
+        iterations = net.solve(x, keep_history=True).iterations
+        assert found.iterations <= iterations
+    assert iterations == found.iterations
+    net.solver = lben.PeacemanRachford(tolerance=1e-4)
+    assert net.solve(x, keep_history=True).iterations <= 1.3 * found.iterations + 2
+    net.solver = before

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,40 +13,43 @@ import pytest
 import torch
 
 import lben
-from lben.data import ImageData, embedded_mnist
-from lben.experiments.mnist import PAPER, ROWS, Row, network, run, run_row, slug
-from lben.experiments.regions import regions
-
-QUICK = replace(PAPER, epochs=2, learning_rate=5e-3)
-
-
-def small() -> ImageData:
-    data = embedded_mnist()
-    return ImageData(data.train_images[:1000], data.train_labels[:1000], data.test_images[:100], data.test_labels[:100])
+from lben.data import embedded_mnist
+from lben.experiments.mnist import Equilibrium, quick, reproduce, rows
+from lben.experiments.regions import read_regions, regions, reproduce_regions
+from lben.experiments.study import Row, read_run, run, run_row, slug
+from tests.problems import few_images
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: slug(row.name))
+def small(recipe: str = "paper", hidden: int = 15) -> list[Row]:
+    return [replace(row, hidden=hidden) for row in quick(rows(recipe), epochs=2)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("row", small(), ids=lambda row: slug(row.name))
 def test_every_row_trains_two_epochs_and_its_bound_holds(row: Row, tmp_path: Path) -> None:
-    result = run_row(replace(row, hidden=15), small(), tmp_path, QUICK)
+    result = run_row(row, few_images(), tmp_path)
+    found = result.measured
     assert len(result.history) == 2
-    assert 0 <= result.error <= 1
-    assert result.multi_step == sorted(result.multi_step)
-    assert result.single_step[0] == pytest.approx(result.error, abs=0.02)
-    if result.tight is not None:
-        assert result.lower <= result.tight
-        assert result.certified == sorted(result.certified or [], reverse=True)
-        assert result.lower_proved
-        assert result.share is not None
-        assert 0 <= result.share <= 1
-    assert (result.upper is None) == (row.gamma is None)
-    if result.upper is not None and result.tight is not None:
-        assert result.tight <= result.upper == row.gamma
-    if isinstance(network(row, 0), lben.EquilibriumNetwork):
+    assert 0 <= found.error <= 1
+    assert found.multi_step == sorted(found.multi_step)
+    assert found.single_step[0] == pytest.approx(found.error, abs=0.02)
+    if found.tight is not None:
+        assert found.lower <= found.tight
+        assert found.lower_proved
+        assert found.certified == sorted(found.certified or [], reverse=True)
+        assert found.certified_error is not None
+        for proved, reached in zip(found.certified_error, found.multi_step, strict=True):
+            assert reached <= proved
+    assert found.upper == row.gamma
+    if found.upper is not None and found.tight is not None:
+        assert found.tight <= found.upper
+    if isinstance(row, Equilibrium):
         assert lben.load(tmp_path / "network.safetensors").gamma == row.gamma
+        assert found.steps is not None
+    assert result.relative_seconds > 0
 
 
 def test_all_equilibrium_models_start_at_one_point() -> None:
-    nets = {row.name: network(row, 3) for row in ROWS}
+    nets = {row.name: row.network() for row in rows("paper")}
     states = {name: net.state_dict() for name, net in nets.items() if isinstance(net, lben.EquilibriumNetwork)}
     for state in states.values():
         for part in ("U", "bz", "Wo", "by"):
@@ -56,21 +63,71 @@ def test_all_equilibrium_models_start_at_one_point() -> None:
 
 
 def test_side_by_side_and_again(tmp_path: Path) -> None:
-    rows = [replace(row, hidden=10) for row in ROWS if row.name in ("MON", "plain")]
-    first = run(rows, small(), tmp_path, QUICK, jobs=2)
+    chosen = [row for row in small(hidden=10) if row.name in ("MON", "plain")]
+    first = run(chosen, few_images(), tmp_path, jobs=2)
     assert [result.row["name"] for result in first] == ["MON", "plain"]
     written = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/result.json"))]
-    again = run(rows, small(), tmp_path, QUICK)
+    again = run(chosen, few_images(), tmp_path)
     assert [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/result.json"))] == written
     assert again == first
+    assert read_run(tmp_path)[1] == first
+    longer = [replace(row, config=replace(row.config, epochs=3)) for row in chosen]
     with pytest.raises(lben.InvalidFile, match="other options"):
-        run(rows, small(), tmp_path, replace(QUICK, seed=1))
+        run(longer, few_images(), tmp_path)
+    with pytest.raises(lben.InvalidFile, match="holds another run"):
+        run(chosen[:1], few_images(), tmp_path)
     (tmp_path / "mon" / "result.json").write_text("{}")
     with pytest.raises(lben.InvalidFile, match="not the result of a row"):
-        run(rows, small(), tmp_path, QUICK)
+        run(chosen, few_images(), tmp_path)
+    with pytest.raises(lben.InvalidInput, match="different names"):
+        run([chosen[0], chosen[0]], few_images(), tmp_path / "other")
 
 
-def test_regions_are_those_of_the_example() -> None:
+@pytest.mark.filterwarnings("ignore")  # what Dask's own threads leave behind when its cluster closes
+def test_a_dask_cluster_runs_the_rows(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    chosen = [row for row in small(hidden=10) if row.name in ("LBEN γ=1", "plain")]
+    alone = [run_row(row, few_images(), tmp_path / "alone" / slug(row.name)) for row in chosen]
+    options = {"dashboard_address": None, "host": "127.0.0.1", "processes": True}
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
+        found = run(chosen, few_images(), tmp_path / "cluster", cluster=cluster.scheduler_address)
+    for one, other in zip(alone, found, strict=True):
+        assert one.row == other.row
+        assert one.measured.error == pytest.approx(other.measured.error, abs=0.011)  # threads may sum otherwise
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, **options) as cluster:
+        with pytest.raises(lben.InvalidInput, match="--nthreads 1"):
+            run(chosen, few_images(), tmp_path / "threads", cluster=cluster.scheduler_address)
+        address = cluster.scheduler_address
+    with pytest.raises(lben.InvalidInput, match="no Dask scheduler"):
+        run(chosen, few_images(), tmp_path / "nobody", cluster=address)
+
+
+def test_an_interrupted_command_goes_on(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a run: one sentence, no traceback, and the same command goes on from there."""
+    command = [sys.executable, "-m", "lben", "reproduce", "mnist", "run", "--recipe", "ours", "--quick", "--jobs", "2"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("run/*/checkpoint.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "same command" in said
+    description, _ = read_run(tmp_path / "run")
+    assert "--recipe ours" in description.command
+    begun = next(path.parent for path in (tmp_path / "run").glob("*/checkpoint.safetensors"))
+    row = next(row for row in quick(rows("ours")) if slug(row.name) == begun.name)
+    result = run_row(row, embedded_mnist(), begun)
+    assert len(result.history) == row.config.epochs
+
+
+def test_reproduce_refuses_an_unknown_recipe(tmp_path: Path) -> None:
+    with pytest.raises(lben.InvalidInput, match="recipe must be one of paper, ours, certified"):
+        reproduce(tmp_path, "best", short=True)  # type: ignore[arg-type]
+
+
+def test_regions_are_those_of_the_example(tmp_path: Path) -> None:
     found = regions(17, extent=4.0)
     W12, W22 = found.W12[None, :], found.W22[:, None]
     assert torch.equal(found.diagonal_metric, (W22 < 1).expand(17, 17))
@@ -78,3 +135,8 @@ def test_regions_are_those_of_the_example() -> None:
     assert bool((found.diagonal_metric | ~found.monotone).all())
     assert bool((found.perron_frobenius | ~found.norm).all())
     assert int(found.diagonal_metric.sum()) > int(found.monotone.sum())
+    written = reproduce_regions(tmp_path)
+    assert torch.equal(read_regions(tmp_path / "regions.json").monotone, written.monotone)
+    (tmp_path / "regions.json").write_text("[]")
+    with pytest.raises(lben.InvalidFile, match="does not hold regions"):
+        reproduce_regions(tmp_path)

@@ -17,13 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import lben
-from lben.data import ImageData, embedded_mnist
+from lben.data import embedded_mnist
 from lben.train import CrossEntropy, Optimizer, TrainConfig, error_rate, fit
-
-
-def small(count: int = 600) -> ImageData:
-    data = embedded_mnist()
-    return ImageData(data.train_images[:count], data.train_labels[:count], data.test_images, data.test_labels)
+from tests.problems import few_images
 
 
 def network(gamma: float | None = 1.0) -> lben.LBEN:
@@ -44,7 +40,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 @pytest.mark.parametrize("make", [network, plain])
 def test_it_learns_and_tells(make: type, tmp_path: Path) -> None:
     net = make()
-    history = fit(net, small(2000), TrainConfig(epochs=3, learning_rate=5e-3), folder=tmp_path)
+    history = fit(net, few_images(2000, 1000), TrainConfig(epochs=3, learning_rate=5e-3), folder=tmp_path)
     assert [row.epoch for row in history] == [1, 2, 3]
     assert history[-1].test_error < 0.2
     assert history[-1].loss < history[0].loss
@@ -84,14 +80,14 @@ class StopAfter:
 def test_resuming_is_exact(optimizer: Optimizer, tmp_path: Path) -> None:
     config = TrainConfig(epochs=4, optimizer=optimizer, weight_decay=1e-4, learning_rate=5e-3)
     straight = network()
-    whole = fit(straight, small(), config, folder=tmp_path / "whole")
+    whole = fit(straight, few_images(600, 1000), config, folder=tmp_path / "whole")
     with pytest.raises(Enough):
-        fit(network(), small(), replace(config, loss=StopAfter(12)), folder=tmp_path / "part")
+        fit(network(), few_images(600, 1000), replace(config, loss=StopAfter(12)), folder=tmp_path / "part")
     again = network()
     with torch.no_grad():
         for parameter in again.parameters():
             parameter.add_(1)
-    resumed = fit(again, small(), config, folder=tmp_path / "part", resume=True)
+    resumed = fit(again, few_images(600, 1000), config, folder=tmp_path / "part", resume=True)
     assert same(straight.state_dict(), again.state_dict())
     assert [row.loss for row in resumed] == [row.loss for row in whole]
 
@@ -100,10 +96,11 @@ RUN = """
 import sys, torch, lben
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from tests.test_train import network, small
+from tests.problems import few_images
+from tests.test_train import network
 from lben.train import TrainConfig, fit
 torch.set_num_threads(1)
-fit(network(), small(1200), TrainConfig(epochs=12, batch_size=32), folder={folder!r}, resume=True)
+fit(network(), few_images(1200, 1000), TrainConfig(epochs=12, batch_size=32), folder={folder!r}, resume=True)
 """
 
 
@@ -134,13 +131,14 @@ PAIR = """
 import sys, torch
 sys.path.insert(0, {root!r})
 import torch.distributed as dist, lben
-from tests.test_train import network, small
+from tests.problems import few_images
+from tests.test_train import network
 from lben.train import TrainConfig, fit
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 net = network().double()
 net.solver = lben.PeacemanRachford(tolerance=1e-12)
-fit(net, small(200), TrainConfig(epochs=2, batch_size=33), folder={folder!r})
+fit(net, few_images(200, 1000), TrainConfig(epochs=2, batch_size=33), folder={folder!r})
 dist.destroy_process_group()
 """
 
@@ -154,7 +152,7 @@ def test_two_processes_reach_the_weights_of_one(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr[-2000:]
     alone = network().double()
     alone.solver = lben.PeacemanRachford(tolerance=1e-12)
-    fit(alone, small(200), TrainConfig(epochs=2, batch_size=33))
+    fit(alone, few_images(200, 1000), TrainConfig(epochs=2, batch_size=33))
     together = load_file(tmp_path / "pair" / "checkpoint.safetensors")
     for name, tensor in alone.state_dict().items():
         assert torch.allclose(tensor, together[f"net.{name}"], rtol=1e-7, atol=1e-9), name
@@ -164,21 +162,21 @@ def test_the_seed_decides() -> None:
     states = []
     for seed in (0, 0, 1):
         net = network()
-        fit(net, small(200), TrainConfig(epochs=1, seed=seed))
+        fit(net, few_images(200, 1000), TrainConfig(epochs=1, seed=seed))
         states.append({name: tensor.clone() for name, tensor in net.state_dict().items()})
     assert same(states[0], states[1])
     assert not same(states[0], states[2])
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
-    fit(network(), small(64), TrainConfig(epochs=1), folder=tmp_path)
+    fit(network(), few_images(64, 1000), TrainConfig(epochs=1), folder=tmp_path)
     with pytest.raises(lben.InvalidFile, match="other options"):
-        fit(network(), small(64), TrainConfig(epochs=2), folder=tmp_path, resume=True)
+        fit(network(), few_images(64, 1000), TrainConfig(epochs=2), folder=tmp_path, resume=True)
     with pytest.raises(lben.InvalidFile, match="another network"):
-        fit(plain(), small(64), TrainConfig(epochs=1), folder=tmp_path, resume=True)
+        fit(plain(), few_images(64, 1000), TrainConfig(epochs=1), folder=tmp_path, resume=True)
     (tmp_path / "checkpoint.safetensors").write_bytes(b"half")
     with pytest.raises(lben.InvalidFile, match="not a whole"):
-        fit(network(), small(64), TrainConfig(epochs=1), folder=tmp_path, resume=True)
+        fit(network(), few_images(64, 1000), TrainConfig(epochs=1), folder=tmp_path, resume=True)
 
 
 def test_one_cycle_is_the_one_of_torch() -> None:
@@ -226,7 +224,7 @@ class Moody(nn.Module):
 
 
 def test_lost_batches_and_unanswered_images_are_counted() -> None:
-    data = small(400)
+    data = few_images(400, 1000)
     moody = int((data.test_images[:, 400] > 252).sum())
     assert moody > 0
     (row,) = fit(Moody(), data, TrainConfig(epochs=1, batch_size=8))
@@ -238,7 +236,7 @@ def test_lost_batches_and_unanswered_images_are_counted() -> None:
 
 
 def test_progress_shows_loss_error_iterations_and_residual(capsys: pytest.CaptureFixture[str]) -> None:
-    fit(network(), small(64), TrainConfig(epochs=1), progress=True, name="a network")
+    fit(network(), few_images(64, 1000), TrainConfig(epochs=1), progress=True, name="a network")
     shown = capsys.readouterr().out
     for word in ("a network", "loss", "test error", "iterations"):
         assert word in shown

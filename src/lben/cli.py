@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 import typer
@@ -13,42 +13,27 @@ from rich.table import Table
 
 import lben
 from lben import checks
+from lben.certify.certificate import Domain
 from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, mnist, pixels
-from lben.train import CrossEntropy, TrainConfig, error_rate, fit
+from lben.experiments import mnist as mnist_study
+from lben.experiments import regions
+from lben.experiments.figures import draw_regions
+from lben.experiments.mnist import Recipe
+from lben.experiments.report import write_report
+from lben.train import CrossEntropy, Schedule, TrainConfig, error_rate, fit
 
 app = typer.Typer(
-    help="Lipschitz-bounded equilibrium networks: train, evaluate, certify and attack.",
+    help="Lipschitz-bounded equilibrium networks: train, certify and attack them, and reproduce the paper.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+reproduce_app = typer.Typer(help="Run the paper's experiments again.", no_args_is_help=True)
+app.add_typer(reproduce_app, name="reproduce")
 out = Console()
 
 
-class Model(str, Enum):
-    lben = "lben"
-    mon = "mon"
-    unconstrained = "unconstrained"
-
-
-class Schedule(str, Enum):
-    constant = "constant"
-    step = "step"
-    one_cycle = "one-cycle"
-    cosine = "cosine"
-
-
-class Method(str, Enum):
-    fgm = "fgm"
-    pgd = "pgd"
-    deepfool = "deepfool"
-
-
-class Unit(str, Enum):
-    input = "input"
-    pixels = "pixels"
-
-
+Model = Literal["lben", "mon", "unconstrained"]
 NetworkFile = Annotated[
     Path, typer.Argument(help="A network that `lben train` or lben.save wrote.", show_default=False)
 ]
@@ -56,19 +41,19 @@ DataFolder = Annotated[
     Path | None, typer.Option("--data", help="The folder with MNIST; else LBEN_DATA, the cache, or a download.")
 ]
 Embedded = Annotated[bool, typer.Option("--embedded", help="Use the 7,000 images that ship with lben.")]
-UnitOption = Annotated[Unit, typer.Option(help="Where distances are measured: after normalisation, or in pixels.")]
+UnitOption = Annotated[Domain, typer.Option(help="Where distances are measured: after normalisation, or in pixels.")]
 
 
 @app.command()
 def train(
     file: Annotated[Path, typer.Argument(help="Where to write the network.", show_default=False)],
-    model: Annotated[Model, typer.Option(help="Which kind of network.")] = Model.lben,
+    model: Annotated[Model, typer.Option(help="Which kind of network.")] = "lben",
     gamma: Annotated[float | None, typer.Option(help="The Lipschitz bound of an lben; none: some finite one.")] = None,
     hidden: Annotated[int, typer.Option(help="Hidden units.")] = 80,
     epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 10,
     batch_size: Annotated[int, typer.Option(help="Images a step.")] = 128,
     learning_rate: Annotated[float, typer.Option(help="Of Adam; its peak for one-cycle.")] = 4e-3,
-    schedule: Annotated[Schedule, typer.Option(help="How the learning rate moves.")] = Schedule.one_cycle,
+    schedule: Annotated[Schedule, typer.Option(help="How the learning rate moves.")] = "one-cycle",
     margin: Annotated[float, typer.Option(help="Subtracted from the true logit: asks for larger radii.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Decides the start and the order of the data.")] = 0,
     data: DataFolder = None,
@@ -79,8 +64,8 @@ def train(
     """Train a network on MNIST and write it to a file."""
     if resume and run is None:
         raise lben.InvalidInput("--resume needs --run, the folder with the checkpoint.")
-    if gamma is not None and model is not Model.lben:
-        raise lben.InvalidInput(f"--gamma is for lben, and {model.value} has no prescribed bound.")
+    if gamma is not None and model != "lben":
+        raise lben.InvalidInput(f"--gamma is for lben, and {model} has no prescribed bound.")
     images = _data(data, embedded)
     torch.manual_seed(checks.seed(seed))
     net = _network(model, gamma, hidden)
@@ -88,11 +73,11 @@ def train(
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
-        schedule=schedule.value,
+        schedule=schedule,
         loss=CrossEntropy(margin),
         seed=seed,
     )
-    history = fit(net, images, config, folder=run, resume=resume, progress=True, name=model.value)
+    history = fit(net, images, config, folder=run, resume=resume, progress=True, name=model)
     net.solver = lben.PeacemanRachford(tolerance=1e-4)
     lben.save(net.eval(), file)
     out.print(f"Test error {100 * history[-1].test_error:.2f} %. Written to {file}.")
@@ -112,21 +97,21 @@ def certify(
     network: NetworkFile,
     gamma: Annotated[float | None, typer.Option(help="The bound to check; else the network's own.")] = None,
     rigorous: Annotated[bool, typer.Option("--rigorous", help="Account for every rounding error.")] = False,
-    unit: UnitOption = Unit.input,
+    unit: UnitOption = "input",
 ) -> None:
     """Check a network's bound, find the smallest one that is provable, and two inputs that show it is nearly reached.
 
     Exits with 1 if the bound asked for, or carried by the network, does not hold.
     """
     net = lben.load(network).eval()
-    certificate = lben.certify(net, gamma, rigorous=rigorous, domain=unit.value)
+    certificate = lben.certify(net, gamma, rigorous=rigorous, domain=unit)
     out.print(str(certificate), highlight=False)
     posed = lben.well_posed(net)
     if posed.holds:
-        out.print(f"Tightest: {lben.tightest_bound(net, rigorous=rigorous, domain=unit.value)}", highlight=False)
+        out.print(f"Tightest: {lben.tightest_bound(net, rigorous=rigorous, domain=unit)}", highlight=False)
     else:
         out.print(str(posed), highlight=False)
-    out.print(str(lben.lipschitz_lower_bound(net, domain=unit.value)), highlight=False)
+    out.print(str(lben.lipschitz_lower_bound(net, domain=unit)), highlight=False)
     if not certificate.holds:
         raise typer.Exit(1)
 
@@ -135,8 +120,10 @@ def certify(
 def attack(
     network: NetworkFile,
     size: Annotated[list[float], typer.Option(help="How far an image may move; give it more than once for more.")],
-    method: Annotated[Method, typer.Option(help="One step, many steps, or the nearest wrong class.")] = Method.pgd,
-    unit: UnitOption = Unit.input,
+    method: Annotated[
+        lben.AttackMethod, typer.Option(help="One step, many steps, or the nearest wrong class.")
+    ] = "pgd",
+    unit: UnitOption = "input",
     steps: Annotated[int, typer.Option(help="Of pgd and deepfool.")] = 50,
     restarts: Annotated[int, typer.Option(help="Of pgd.")] = 3,
     images: Annotated[int | None, typer.Option(help="Only the first so many test images.")] = None,
@@ -152,8 +139,8 @@ def attack(
         x,
         y,
         size,
-        method=method.value,
-        domain=unit.value,
+        method=method,
+        domain=unit,
         steps=steps,
         restarts=restarts,
         seed=seed,
@@ -161,15 +148,74 @@ def attack(
     )
     proved: list[str] = ["nothing"] * len(size)
     if lben.well_posed(net).holds:
-        accuracy = lben.certified_accuracy(net, x, y, size, domain=unit.value, progress=True).accuracy
+        accuracy = lben.certified_accuracy(net, x, y, size, domain=unit, progress=True).accuracy
         proved = [f"{100 * (1 - share):.2f} %" for share in accuracy.tolist()]
-    table = Table(title=f"{method.value} on {len(y):,} images; error without attack {100 * result.clean_error:.2f} %")
+    table = Table(title=f"{method} on {len(y):,} images; error without attack {100 * result.clean_error:.2f} %")
     for column in ("size at the input", "size in pixels", "error at least", "at most, proved"):
         table.add_column(column, justify="right")
     sizes = zip(result.epsilons.input.tolist(), result.epsilons.pixels.tolist(), strict=True)
     for (at_input, in_pixels), error, most in zip(sizes, result.error.tolist(), proved, strict=True):
         table.add_row(f"{at_input:.4g}", f"{in_pixels:.4g}", f"{100 * error:.2f} %", most)
     out.print(table)
+
+
+@reproduce_app.command("mnist")
+def reproduce_mnist(
+    run: Annotated[
+        Path | None, typer.Argument(help="The folder of the run; runs/mnist-RECIPE if not given.", show_default=False)
+    ] = None,
+    recipe: Annotated[
+        Recipe, typer.Option(help="The paper's training, a better one, or one for certified accuracy.")
+    ] = "paper",
+    quick: Annotated[bool, typer.Option("--quick", help="Few epochs on the embedded images: some minutes.")] = False,
+    jobs: Annotated[int, typer.Option(help="Rows side by side, one core each.", show_default="all cores")] = 0,
+    cluster: Annotated[
+        str | None, typer.Option(help="The address of a Dask scheduler that is to run the rows instead.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides the start and the order of the data.")] = 0,
+    data: DataFolder = None,
+) -> None:
+    """The MNIST study: every row trained, certified and attacked, and a report beside the paper's figures.
+
+    What is done already is not done again: after an interruption, give the same command.
+    """
+    if quick and data is not None:
+        raise lben.InvalidInput("--quick uses the embedded images: give it no --data.")
+    folder = Path("runs", f"mnist-{recipe}" + "-quick" * quick) if run is None else run
+    try:
+        mnist_study.reproduce(
+            folder,
+            recipe,
+            root=data,
+            short=quick,
+            seed=checks.seed(seed),
+            jobs=checks.count("--jobs", jobs or os.cpu_count() or 1),
+            cluster=cluster,
+            progress=True,
+        )
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Interrupted. The same command goes on from here.")
+        raise typer.Exit(130) from None
+    report(folder)
+
+
+@reproduce_app.command("regions")
+def reproduce_regions(
+    run: Annotated[Path, typer.Argument(help="The folder to write to.")] = Path("runs/regions"),
+) -> None:
+    """Figure two_by_two: where each condition proves that a 2 x 2 network has one equilibrium."""
+    found = regions.reproduce_regions(run, progress=True)
+    for file in draw_regions(found, run):
+        out.print(f"Written to {file}.", highlight=False)
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="The folder of a run of `lben reproduce`.", show_default=False)],
+) -> None:
+    """A page in HTML and one in Markdown, with all tables and figures of a run, finished or not."""
+    for file in write_report(run):
+        out.print(f"Written to {file}.", highlight=False)
 
 
 def _data(folder: Path | None, embedded: bool) -> ImageData:
@@ -180,7 +226,7 @@ def _data(folder: Path | None, embedded: bool) -> ImageData:
 
 def _network(model: Model, gamma: float | None, hidden: int) -> lben.LBEN | lben.MON | lben.UnconstrainedEN:
     normalize, solver = lben.Normalize(MNIST_MEAN, MNIST_STD), lben.PeacemanRachford(tolerance=1e-3)
-    if model is Model.lben:
+    if model == "lben":
         return lben.LBEN(784, hidden, 10, gamma=gamma, normalize=normalize, solver=solver)
-    kind = lben.MON if model is Model.mon else lben.UnconstrainedEN
+    kind = lben.MON if model == "mon" else lben.UnconstrainedEN
     return kind(784, hidden, 10, normalize=normalize, solver=solver)

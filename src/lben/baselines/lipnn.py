@@ -8,10 +8,12 @@ fixed T the inequality is linear in the weights; T is that of the tightest bound
 from __future__ import annotations
 
 import copy
+import json
 import math
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +26,9 @@ from lben.baselines.feedforward import FeedForward
 from lben.certify.certificate import Certificate
 from lben.certify.sdp import tightest_bound
 from lben.data import ImageData
-from lben.errors import NotConverged
+from lben.errors import InvalidFile, NotConverged
 from lben.extras import need
+from lben.files import read_tensors, write_tensors
 from lben.train import CrossEntropy, Epoch, TrainConfig, error_rate, fit
 
 
@@ -88,6 +91,16 @@ class Round:
     program_seconds: float
 
 
+@dataclass(frozen=True)
+class _State:
+    """Where the method stands after its last round: enough, with the network's weights, to go on."""
+
+    feasible: Pair
+    multipliers: Pair
+    history: list[Epoch]
+    rounds: list[Round]
+
+
 def train_lipnn(
     net: FeedForward,
     data: ImageData,
@@ -97,35 +110,61 @@ def train_lipnn(
     epochs: int = 2,
     penalty: float = 1.0,
     config: TrainConfig | None = None,
+    folder: str | Path | None = None,
+    resume: bool = False,
     progress: bool = False,
 ) -> tuple[list[Epoch], list[Round]]:
     """Train a network, its inputs pooled beforehand, until it has at most this Lipschitz bound at its input.
 
     Each of `rounds` trains for `epochs` and solves one semidefinite program by cvxpy and SCS; the network ends with the
-    feasible weights. Returns the history of all epochs and of the rounds.
+    feasible weights. Returns the history of all epochs and of the rounds. folder: where every round leaves a
+    checkpoint; resume: go on from it, if there is one.
     """
     checks.positive("bound", bound)
     base = replace(TrainConfig(schedule="constant") if config is None else config, epochs=epochs)
-    multipliers = Pair(torch.zeros_like(net.hidden.weight), torch.zeros_like(net.output.weight))
-    feasible: Pair | None = None
-    history: list[Epoch] = []
-    record: list[Round] = []
-    for k in range(checks.count("rounds", rounds)):
-        loss = CrossEntropy() if feasible is None else Drawn(feasible, multipliers, penalty)
+    run = {"config": base.description(), "bound": bound, "penalty": penalty}
+    file = None if folder is None else Path(folder) / "checkpoint.safetensors"
+    start = Pair.of(net).detach()
+    state = _State(start, start.plus(start, -1.0), [], [])
+    if resume and file is not None and file.is_file():
+        state = _restore(file, net, run)
+    for k in range(len(state.rounds), checks.count("rounds", rounds)):
+        loss = Drawn(state.feasible, state.multipliers, penalty) if k else CrossEntropy()
         started = time.perf_counter()
         options = replace(base, loss=loss, seed=base.seed + k)
-        history += fit(net, data, options, progress=progress, name=f"round {k + 1} of {rounds}")
+        history = fit(net, data, options, progress=progress, name=f"round {k + 1} of {rounds}")
         trained = time.perf_counter()
         weights = Pair.of(net).detach()
-        feasible = project(weights.plus(multipliers, 1 / penalty), bound, net).to(weights.U)
+        feasible = project(weights.plus(state.multipliers, 1 / penalty), bound, net).to(weights.U)
         finished = time.perf_counter()
         apart = weights.plus(feasible, -1.0)
-        multipliers = multipliers.plus(apart, penalty)
         distance = math.sqrt(float(apart.dot(apart)))
-        record.append(_judge(net, data, feasible, distance, trained - started, finished - trained))
-    if feasible is not None:
-        _assign(net, feasible)
-    return history, record
+        judged = _judge(net, data, feasible, distance, trained - started, finished - trained)
+        numbered = [replace(row, epoch=row.epoch + k * epochs) for row in history]
+        multipliers = state.multipliers.plus(apart, penalty)
+        state = _State(feasible, multipliers, [*state.history, *numbered], [*state.rounds, judged])
+        if file is not None:
+            _checkpoint(file, net, run, state)
+    _assign(net, state.feasible)
+    return state.history, state.rounds
+
+
+def _checkpoint(file: Path, net: FeedForward, run: dict[str, Any], state: _State) -> None:
+    tensors = {f"net.{name}": tensor for name, tensor in net.state_dict().items()}
+    for name in ("feasible", "multipliers"):
+        tensors |= {f"{name}.{key}": tensor for key, tensor in getattr(state, name)._asdict().items()}
+    rows = {"history": [asdict(row) for row in state.history], "rounds": [asdict(row) for row in state.rounds]}
+    write_tensors(file, "lben-lipnn", {**run, **rows}, tensors)
+
+
+def _restore(file: Path, net: FeedForward, run: dict[str, Any]) -> _State:
+    found, tensors = read_tensors(file, "lben-lipnn", "a training of Lip-NN")
+    if {key: found.get(key) for key in run} != json.loads(json.dumps(run)):
+        raise InvalidFile(f"{file} belongs to a run with other options: use another folder, or do not resume.")
+    net.load_state_dict({name[4:]: tensor for name, tensor in tensors.items() if name.startswith("net.")})
+    feasible, multipliers = (Pair(tensors[f"{n}.U"], tensors[f"{n}.Wo"]) for n in ("feasible", "multipliers"))
+    history, rounds = [Epoch(**row) for row in found["history"]], [Round(**row) for row in found["rounds"]]
+    return _State(feasible, multipliers, history, rounds)
 
 
 def project(weights: Pair, bound: float, net: FeedForward) -> Pair:

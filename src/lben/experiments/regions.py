@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from lben import checks
 from lben.certify.wellposed import well_posed
+from lben.errors import InvalidFile
+from lben.files import write_bytes
 from lben.progress import track
 
 
@@ -23,8 +27,31 @@ class Regions:
     norm: Tensor
     perron_frobenius: Tensor
 
+    def as_dict(self) -> dict[str, list[object]]:
+        """The tensors as lists."""
+        return {field.name: getattr(self, field.name).tolist() for field in fields(self)}
 
-def regions(points: int = 61, *, extent: float = 4.0, progress: bool = False) -> Regions:
+
+def reproduce_regions(folder: str | Path, *, progress: bool = False) -> Regions:
+    """The grid in `regions.json` of a folder, made if it is not there."""
+    file = Path(folder) / "regions.json"
+    if file.is_file():
+        return read_regions(file)
+    found = regions(progress=progress)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(file, (json.dumps(found.as_dict()) + "\n").encode())
+    return found
+
+
+def read_regions(file: Path) -> Regions:
+    """The grid that `reproduce_regions` wrote."""
+    try:
+        return Regions(**{name: torch.tensor(values) for name, values in json.loads(file.read_text()).items()})
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidFile(f"{file} does not hold regions: {error}") from error
+
+
+def regions(points: int = 121, *, extent: float = 4.0, progress: bool = False) -> Regions:
     """Ask `well_posed` at every point of a square grid: the condition over all metrics, and the three older tests."""
     checks.count("points", points)
     line = torch.linspace(-checks.positive("extent", extent), extent, points, dtype=torch.float64)

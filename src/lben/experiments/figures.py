@@ -1,0 +1,181 @@
+"""The figures of a study, drawn with matplotlib: colours that all eyes tell apart, and other marks for other models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from lben.experiments.regions import Regions
+from lben.experiments.study import Result
+from lben.extras import need
+
+_STYLE = {
+    "font.size": 10,
+    "axes.grid": True,
+    "grid.color": "0.88",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "lben",
+    "legend.frameon": False,
+}
+_BOUNDED = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#c8b800")
+_MARGIN = ("#7f2704", "#d94801", "#f16913", "#fdae6b")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a model is drawn everywhere."""
+
+    colour: str
+    marker: str
+    line: str = "-"
+
+
+def looks(results: Sequence[Result]) -> dict[str, Look]:
+    """A look for every row, by its family: networks with a bound by construction are round, from purple to yellow."""
+    bounded, margin = cycle(_BOUNDED), cycle(_MARGIN)
+    chosen: dict[str, Look] = {}
+    for result in results:
+        name, model = result.row["name"], result.row["model"]
+        if name == "MON":
+            chosen[name] = Look("#000000", "s", "--")
+        elif name == "UNC":
+            chosen[name] = Look("#cc79a7", "^", "--")
+        elif model == "LipschitzMarginTraining":
+            chosen[name] = Look(next(margin), "D", "-.")
+        elif model == "LipNN":
+            chosen[name] = Look("#009e73", "P", "-.")
+        elif model == "Plain":
+            chosen[name] = Look("#666666", "X", ":")
+        else:
+            chosen[name] = Look(next(bounded), "o")
+    return chosen
+
+
+def draw_error_against_lipschitz(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Figure `mnist` (a): the error against what is known of the Lipschitz constant, from below and from above."""
+    with _figure(8.0, 4.6) as figure:
+        axes = figure.subplots()
+        for result in results:
+            look, measured, published = looks(results)[result.row["name"]], result.measured, result.published
+            error = 100 * measured.error
+            if measured.tight is not None:
+                axes.plot([measured.lower, measured.tight], [error, error], color=look.colour, linewidth=2.5)
+            if measured.upper is not None:
+                axes.axvline(measured.upper, color=look.colour, linestyle="--", linewidth=1)
+            axes.plot(
+                measured.lower, error, look.marker, color=look.colour, markersize=8, label=result.row["name"], zorder=3
+            )
+            if published.lower is not None:
+                axes.plot(
+                    published.lower, published.error, look.marker, color=look.colour, markersize=8, fillstyle="none"
+                )
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel("Lipschitz constant from normalised image to logits")
+        axes.set_ylabel("test error, %")
+        axes.set_ylim(bottom=0)
+        _legend(figure, axes)
+        return _write(figure, folder, "error-against-lipschitz")
+
+
+def draw_attacks(results: Sequence[Result], folder: Path, *, pixel: float) -> list[Path]:
+    """Figure `mnist` (b): the error under attack against its size, and above it what is proved; pixel: one unit."""
+    with _figure(11.0, 4.8) as figure:
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, kind, title in zip(panels, ("single_step", "multi_step"), ("one step", "20 steps"), strict=True):
+            for result in results:
+                look, measured = looks(results)[result.row["name"]], result.measured
+                errors = [100 * error for error in getattr(measured, kind)]
+                axes.plot(
+                    measured.sizes, errors, look.line, marker=look.marker, markersize=4, color=look.colour,
+                    label=result.row["name"],
+                )  # fmt: skip
+                if measured.certified_error is not None and measured.upper is not None and measured.upper <= 1:
+                    proved = [100 * error for error in measured.certified_error]
+                    axes.plot(measured.sizes, proved, ":", color=look.colour, linewidth=1.5)
+            axes.set_title(title, pad=28)
+            axes.set_xlabel("size of the attack, after normalisation")
+            top = axes.secondary_xaxis("top", functions=(lambda s: s * pixel, lambda s: s / pixel))
+            top.set_xlabel("in pixels of [0, 1]", fontsize=9)
+        panels[0].set_ylabel("test error, %")
+        panels[0].set_ylim(0, 100)
+        _legend(figure, panels[1])
+        return _write(figure, folder, "attacks")
+
+
+def draw_training(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Figure `mnist_training`: training and test error by epoch."""
+    ticker = need("matplotlib.ticker", "A figure", extra="experiments")
+    with _figure(11.0, 4.4) as figure:
+        panels = figure.subplots(1, 2)
+        for axes, kind, title in zip(panels, ("train_error", "test_error"), ("training", "test"), strict=True):
+            for result in results:
+                look = looks(results)[result.row["name"]]
+                epochs = [row["epoch"] for row in result.history]
+                errors = [max(100 * row[kind], 1e-3) for row in result.history]
+                axes.plot(epochs, errors, look.line, color=look.colour, linewidth=1.6, label=result.row["name"])
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_locator(ticker.NullLocator())
+            axes.set_xlabel("epoch")
+            axes.set_ylabel(f"{title} error, %")
+        _legend(figure, panels[1])
+        return _write(figure, folder, "training")
+
+
+def draw_regions(found: Regions, folder: Path) -> list[Path]:
+    """Figure `two_by_two`: where each condition proves that W = [[0, W12], [0, W22]] has one equilibrium."""
+    patches = need("matplotlib.patches", "A figure", extra="experiments")
+    with _figure(7.6, 4.6) as figure:
+        axes = figure.subplots()
+        x, y = found.W12.numpy(), found.W22.numpy()
+        axes.set_facecolor("#222222")
+        fields = (
+            ("some diagonal metric (ours)", found.diagonal_metric, "#dbe9f6"),
+            ("Λ = I (monotone operator networks)", found.monotone, "#6baed6"),
+        )
+        for _, where, colour in fields:
+            axes.contourf(x, y, where.numpy().astype(float), levels=[0.5, 1.5], colors=[colour])
+        lines = (
+            ("Perron–Frobenius: ρ(|W|) < 1", found.perron_frobenius, "#d55e00", "--"),
+            ("norm: ‖W‖∞ < 1", found.norm, "#000000", "-"),
+        )
+        for _, where, colour, line in lines:
+            axes.contour(x, y, where.numpy().astype(float), levels=[0.5], colors=[colour], linestyles=[line])
+        handles = [patches.Patch(facecolor=colour, edgecolor="0.5", label=name) for name, _, colour in fields]
+        handles.append(patches.Patch(facecolor="#222222", label="no diagonal metric"))
+        handles += [axes.plot([], [], line, color=colour, label=name)[0] for name, _, colour, line in lines]
+        axes.set_xlabel("$W_{12}$")
+        axes.set_ylabel("$W_{22}$")
+        axes.set_aspect("equal")
+        axes.grid(visible=False)
+        figure.legend(handles=handles, loc="outside right upper")
+        return _write(figure, folder, "regions")
+
+
+@contextmanager
+def _figure(width: float, height: float) -> Iterator[Any]:
+    """A figure in our style, which holds while it is drawn and written, and no longer."""
+    matplotlib = need("matplotlib", "A figure", extra="experiments")
+    with matplotlib.rc_context(_STYLE):
+        yield need("matplotlib.figure", "A figure", extra="experiments").Figure((width, height), layout="constrained")
+
+
+def _legend(figure: Any, axes: Any) -> None:
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
+
+
+def _write(figure: Any, folder: Path, name: str) -> list[Path]:
+    """Write a figure as a vector and as a raster image; the same figure gives the same vector file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{name}.svg", folder / f"{name}.png"]
+    figure.savefig(files[0], metadata={"Date": None})
+    figure.savefig(files[1], dpi=150)
+    return files

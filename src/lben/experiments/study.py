@@ -1,0 +1,271 @@
+"""A study: rows that are trained, certified and attacked alone, side by side or on a cluster, and that resume."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lben.baselines import FeedForward
+from lben.data import ImageData
+from lben.errors import InvalidFile, InvalidInput
+from lben.experiments.measure import EVALUATION_TOLERANCE, Measured, measure, relative_seconds
+from lben.extras import need
+from lben.files import save, write_bytes
+from lben.networks import EquilibriumNetwork
+from lben.progress import track
+from lben.solvers.peaceman_rachford import PeacemanRachford
+from lben.train import Epoch, TrainConfig, fit
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of the paper's table: errors in per cent, bounds as the paper states them."""
+
+    error: float | None = None
+    attacked_5: float | None = None
+    attacked_10: float | None = None
+    upper: float | None = None
+    lower: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(ABC):
+    """One model of a study: what it is, how it is trained, and what the paper reports of it."""
+
+    name: str
+    config: TrainConfig
+    gamma: float | None = None
+    hidden: int = 80
+    published: Published | None = None
+
+    @abstractmethod
+    def network(self) -> EquilibriumNetwork | FeedForward:
+        """The network at its start, which `config.seed` decides."""
+
+    def prepare(self, data: ImageData) -> ImageData:
+        """The data as this model takes them."""
+        return data
+
+    def train(
+        self, net: EquilibriumNetwork | FeedForward, data: ImageData, folder: Path, *, progress: bool
+    ) -> list[Epoch]:
+        """Train the network, from where an earlier call in this folder was interrupted."""
+        return fit(net, data, self.config, folder=folder, resume=True, progress=progress, name=self.name)
+
+    def relative_seconds(self, net: EquilibriumNetwork | FeedForward, data: ImageData, history: list[Epoch]) -> float:
+        """The time of an epoch as a multiple of a plain network's."""
+        return relative_seconds(net, data, self.config)
+
+    def description(self) -> dict[str, Any]:
+        """The row as plain values, by which a result recognises it."""
+        return {
+            "name": self.name,
+            "model": type(self).__name__,
+            "gamma": self.gamma,
+            "hidden": self.hidden,
+            "published": None if self.published is None else asdict(self.published),
+            "config": self.config.description(),
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is known of one row: what it is, what was measured, its history, and what its training costs.
+
+    seconds: for all of it, since it was last interrupted. seconds_per_epoch: the median. relative_seconds: of an
+    epoch, as a multiple of a plain network's.
+    """
+
+    row: dict[str, Any]
+    measured: Measured
+    seconds: float
+    seconds_per_epoch: float
+    relative_seconds: float
+    lost_batches: int
+    history: list[dict[str, Any]]
+
+    @property
+    def published(self) -> Published:
+        """What the paper reports."""
+        return Published(**(self.row["published"] or {}))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder of results: the command that makes it, when it began, with what, and the rows in their order."""
+
+    title: str
+    command: str
+    seed: int
+    began: str
+    data: str
+    versions: dict[str, str]
+    rows: list[str]
+
+
+def run_row(row: Row, data: ImageData, folder: str | Path, *, progress: bool = False) -> Result:
+    """Train, certify and attack one row; what is done already, in `folder`, is not done again."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    file = path / "result.json"
+    if file.is_file():
+        return read_result(file, row)
+    started = time.perf_counter()
+    own, net = row.prepare(data), row.network()
+    history = row.train(net, own, path, progress=progress)
+    cost = row.relative_seconds(net, own, history)
+    if isinstance(net, EquilibriumNetwork):
+        net.solver = PeacemanRachford(tolerance=EVALUATION_TOLERANCE)
+        save(net, path / "network.safetensors")
+    measured = measure(net.eval(), own, gamma=row.gamma, seed=row.config.seed)
+    result = Result(
+        row=row.description(),
+        measured=measured,
+        seconds=time.perf_counter() - started,
+        seconds_per_epoch=statistics.median(epoch.seconds for epoch in history),
+        relative_seconds=cost,
+        lost_batches=sum(epoch.lost for epoch in history),
+        history=[asdict(epoch) for epoch in history],
+    )
+    write_bytes(file, (json.dumps(asdict(result), indent=1) + "\n").encode())
+    return result
+
+
+def read_result(file: Path, row: Row | None = None) -> Result:
+    """The result in a file; with `row`, only if it is of that row."""
+    try:
+        content = json.loads(file.read_text())
+        result = Result(**{**content, "measured": Measured(**content["measured"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidFile(f"{file} is not the result of a row: {type(error).__name__}: {error}") from error
+    if row is not None and result.row != json.loads(json.dumps(row.description())):
+        raise InvalidFile(f"{file} belongs to a run with other options: use another folder.")
+    return result
+
+
+def run(
+    rows: Sequence[Row],
+    data: ImageData,
+    folder: str | Path,
+    *,
+    title: str = "Study",
+    command: str = "",
+    jobs: int = 1,
+    cluster: str | None = None,
+    progress: bool = False,
+) -> list[Result]:
+    """Run rows, `jobs` of them side by side; every row has a folder of its own and resumes by itself.
+
+    cluster: the address of a Dask scheduler whose workers take the rows instead. They must have one thread each and
+    reach `folder` under the same path.
+    """
+    names = [slug(row.name) for row in rows]
+    if not rows or len(set(names)) < len(names):
+        raise InvalidInput(
+            f"A run needs rows with different names, not {', '.join(row.name for row in rows) or 'none'}."
+        )
+    path = Path(folder).absolute()
+    _begin(path, Run(title, command, rows[0].config.seed, _now(), _describe(data), _versions(), names))
+    tasks = [(row, path / name) for row, name in zip(rows, names, strict=True)]
+    if cluster is None and jobs == 1:
+        return [run_row(row, data, place, progress=progress) for row, place in tasks]
+    done = _on_cluster(tasks, data, cluster) if cluster is not None else _side_by_side(tasks, data, jobs)
+    results = dict(track(done, f"{len(rows)} rows", len(rows), show=progress))
+    return [results[row.name] for row in rows]
+
+
+def read_run(folder: str | Path) -> tuple[Run, list[Result]]:
+    """A run and the results that it has so far, in the order of its rows."""
+    path = Path(folder)
+    file = path / "run.json"
+    if not file.is_file():
+        raise InvalidFile(f"{path} is not a run: it has no run.json. `lben reproduce` makes runs.")
+    try:
+        description = Run(**json.loads(file.read_text()))
+    except (TypeError, ValueError) as error:
+        raise InvalidFile(f"{file} does not describe a run: {error}") from error
+    results = [path / name / "result.json" for name in description.rows]
+    return description, [read_result(result) for result in results if result.is_file()]
+
+
+def slug(name: str) -> str:
+    """A row's name as a folder."""
+    plain = {"γ": "gamma", "<": "-below-", "∞": "infinity", "=": "-", " ": "-", ",": ""}
+    return "".join(plain.get(letter, letter) for letter in name).lower()
+
+
+def seeded(rows: Iterable[Row], seed: int) -> list[Row]:
+    """The rows with another seed."""
+    return [replace(row, config=replace(row.config, seed=seed)) for row in rows]
+
+
+def _begin(path: Path, description: Run) -> None:
+    """Write run.json, or find there that this is the run to go on with."""
+    path.mkdir(parents=True, exist_ok=True)
+    if (path / "run.json").is_file():
+        before, _ = read_run(path)
+        if (before.title, before.seed, before.data, before.rows) != (
+            description.title,
+            description.seed,
+            description.data,
+            description.rows,
+        ):
+            raise InvalidFile(f"{path} holds another run ({before.title}, seed {before.seed}): use another folder.")
+        return
+    write_bytes(path / "run.json", (json.dumps(asdict(description), indent=1) + "\n").encode())
+
+
+def _side_by_side(tasks: list[tuple[Row, Path]], data: ImageData, jobs: int) -> Iterator[tuple[str, Result]]:
+    joblib = need("joblib", "jobs > 1", extra="experiments")
+    calls = (joblib.delayed(_alone)(row, data, place) for row, place in tasks)
+    done: Iterator[tuple[str, Result]] = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
+    return done
+
+
+def _on_cluster(tasks: list[tuple[Row, Path]], data: ImageData, address: str) -> Iterator[tuple[str, Result]]:
+    distributed = need("distributed", "A cluster", extra="cluster")
+    try:
+        client = distributed.Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"There is no Dask scheduler at {address!r}: {type(error).__name__}.") from error
+    with client:
+        client.wait_for_workers(1, timeout=30)
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        if any(worker["nthreads"] > 1 for worker in workers):
+            raise InvalidInput(
+                "Rows draw from torch's one random generator, so two may not share a process: "
+                "start the workers with `dask worker --nthreads 1`."
+            )
+        shared = client.scatter(data, broadcast=True)
+        futures = [client.submit(_alone, row, shared, place, pure=False) for row, place in tasks]
+        for future in distributed.as_completed(futures):
+            yield future.result()
+
+
+def _alone(row: Row, data: ImageData, folder: Path) -> tuple[str, Result]:
+    """One row in a process of its own, on one core."""
+    torch.set_num_threads(1)
+    return row.name, run_row(row, data, folder)
+
+
+def _describe(data: ImageData) -> str:
+    return f"{len(data.train_labels):,} training and {len(data.test_labels):,} test images"
+
+
+def _versions() -> dict[str, str]:
+    return {"lben": version("lben"), "torch": torch.__version__, "Python": platform.python_version()}
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
