@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,9 +28,26 @@ class Regions:
     norm: Tensor
     perron_frobenius: Tensor
 
-    def as_dict(self) -> dict[str, list[object]]:
-        """The tensors as lists."""
-        return {field.name: getattr(self, field.name).tolist() for field in fields(self)}
+    def as_dict(self) -> dict[str, list[Any]]:
+        """The coordinates as lists of numbers, the answers as lists of rows, each a word of zeros and ones."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: ["".join(str(int(cell)) for cell in row) for row in tensor] if tensor.ndim == 2 else tensor.tolist()
+            for name, tensor in tensors.items()
+        }
+
+    @classmethod
+    def from_dict(cls, description: dict[str, list[Any]]) -> Regions:
+        """The inverse of `as_dict`."""
+        words = {name: isinstance(values[0], str) for name, values in description.items()}
+        return cls(
+            **{
+                name: torch.tensor([[cell == "1" for cell in row] for row in values])
+                if words[name]
+                else torch.tensor(values, dtype=torch.float64)
+                for name, values in description.items()
+            }
+        )
 
 
 def reproduce_regions(folder: str | Path, *, progress: bool = False) -> Regions:
@@ -46,8 +64,8 @@ def reproduce_regions(folder: str | Path, *, progress: bool = False) -> Regions:
 def read_regions(file: Path) -> Regions:
     """The grid that `reproduce_regions` wrote."""
     try:
-        return Regions(**{name: torch.tensor(values) for name, values in json.loads(file.read_text()).items()})
-    except (TypeError, ValueError, AttributeError) as error:
+        return Regions.from_dict(json.loads(file.read_text()))
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
         raise InvalidFile(f"{file} does not hold regions: {error}") from error
 
 

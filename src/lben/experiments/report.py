@@ -90,7 +90,8 @@ def _facts(run: Run, results: Sequence[Result]) -> list[str]:
         f"Made by `{run.command}` on {run.data}; begun {run.began}; {versions}; {minutes:.0f} minutes of one core.",
         "Bounds are from normalised images to logits, in the l2 norm. The sizes of attacks are measured there too, and "
         f"certified radii in pixels of [0, 1]: one pixel is {1 / MNIST_STD:.2f} normalised units. Attacks beside the "
-        "paper's follow its protocol: one step, on the last 2,000 test images; all else is on all test images. "
+        "paper's follow its protocol: one step, on the last 2,000 test images; those of 20 steps are on "
+        f"{_counts(results)} images, and all else is on all test images. "
         "The paper's tolerance of 1e-2 bounds the relative change of an iterate, ours the residual, which is stricter; "
         "evaluation is at 1e-4. LMT's c counts grey levels of 255. Lip-NN sees 14 × 14 pixels; beside its published "
         "figures, which its authors report, are ours for the same bound.",
@@ -189,9 +190,9 @@ def _pictures(folder: Path, results: Sequence[Result], target: Path) -> list[Pic
             Picture(
                 figures.draw_attacks([r for r in results if r.row["model"] != "LipNN"], place, pixel=MNIST_STD)[0],
                 "Test error under attack against the size of the attack",
-                "Test error under attack on all test images, by one step of the fast gradient (left) and by 20 steps "
-                "of projected gradient (right). Dotted: what no attack can exceed, proved, for γ ≤ 1. Lip-NN is left "
-                "out, since it sees 14 × 14 pixels.",
+                f"Test error under attack on {_counts(results)} test images, by one step of the fast gradient (left) "
+                "and by 20 steps of projected gradient (right). Dotted: what no attack can exceed, proved, for γ ≤ 1. "
+                "Lip-NN is left out, since it sees 14 × 14 pixels.",
             ),
             Picture(
                 figures.draw_training(results, place)[0],
@@ -208,6 +209,11 @@ def _pictures(folder: Path, results: Sequence[Result], target: Path) -> list[Pic
             )
         )
     return pictures
+
+
+def _counts(results: Sequence[Result]) -> str:
+    counts = sorted({result.measured.attacked_images for result in results})
+    return " or ".join(f"{count:,}" for count in counts)
 
 
 def _markdown(title: str, facts: list[str], tables: list[Table], pictures: list[Picture]) -> str:

@@ -6,6 +6,7 @@ import json
 import platform
 import statistics
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -181,7 +182,9 @@ def run(
     if cluster is None and jobs == 1:
         return [run_row(row, data, place, progress=progress) for row, place in tasks]
     done = _on_cluster(tasks, data, cluster) if cluster is not None else _side_by_side(tasks, data, jobs)
-    results = dict(track(done, f"{len(rows)} rows", len(rows), show=progress))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "A worker stopped", UserWarning)  # joblib renews workers that have grown
+        results = dict(track(done, f"{len(rows)} rows", len(rows), show=progress))
     return [results[row.name] for row in rows]
 
 

@@ -85,13 +85,19 @@ def _confirm(solver: Solver, problem: Problem, solution: Solution) -> Solution:
     zero. Near a true equilibrium a few Newton steps go a short way and end with almost no residual, and where they end
     is an equilibrium by itself, not only by what rounding leaves; here it is not so.
     """
-    z = solution.z
-    for _ in range(_CONFIRMING_STEPS):
-        z = z + newton_step(problem, z)
-    z_hat = problem.activation(problem.operator.affine(z, problem.b))
     measure = Yardstick(problem.b).residual
+    limit = max(1e-3 * solver.tolerance, 1e3 * torch.finfo(solution.z.dtype).eps)
+    z = solution.z + newton_step(problem, solution.z)
+    z_hat = problem.activation(problem.operator.affine(z, problem.b))
+    for _ in range(_CONFIRMING_STEPS - 1):
+        index = (~(measure(z - z_hat, z_hat) <= limit)).nonzero()[:, 0]
+        if len(index) == 0:
+            break
+        rows = problem.rows(index)
+        z[index] = z[index] + newton_step(rows, z[index])
+        z_hat[index] = rows.activation(rows.operator.affine(z[index], rows.b))
     near = measure(z - solution.z, solution.z) <= math.sqrt(solver.tolerance)
-    solved = measure(z - z_hat, z_hat) <= max(1e-3 * solver.tolerance, 1e3 * torch.finfo(z.dtype).eps)
+    solved = measure(z - z_hat, z_hat) <= limit
     again = problem.activation(problem.operator.affine(z_hat, problem.b))
     stable = measure(z_hat - again, again) <= math.sqrt(solver.tolerance)  # for W = 1e38 a defect of 1e-38 is not small
     return replace(solution, refuted=~(near & solved & stable))
