@@ -99,7 +99,7 @@ def draw_attacks(results: Sequence[Result], folder: Path, *, pixel: float) -> li
                 if measured.certified_error is not None and measured.upper is not None and measured.upper <= 1:
                     proved = [100 * error for error in measured.certified_error]
                     axes.plot(measured.sizes, proved, ":", color=look.colour, linewidth=1.5)
-            axes.set_title(title, pad=28)
+            axes.set_title(title)
             axes.set_xlabel("size of the attack, after normalisation")
             top = axes.secondary_xaxis("top", functions=(lambda s: s * pixel, lambda s: s / pixel))
             top.set_xlabel("in pixels of [0, 1]", fontsize=9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import platform
 import statistics
@@ -240,10 +241,15 @@ def _on_cluster(tasks: list[tuple[Row, Path]], data: ImageData, address: str) ->
     distributed = need("distributed", "A cluster", extra="cluster")
     try:
         client = distributed.Client(address, timeout="10s")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, asyncio.TimeoutError) as error:
         raise InvalidInput(f"There is no Dask scheduler at {address!r}: {type(error).__name__}.") from error
     with client:
-        client.wait_for_workers(1, timeout=30)
+        try:
+            client.wait_for_workers(1, timeout=10)
+        except (OSError, asyncio.TimeoutError) as error:
+            raise InvalidInput(
+                f"No worker serves {address}: start one with `dask worker {address} --nthreads 1`."
+            ) from error
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         if any(worker["nthreads"] > 1 for worker in workers):
             raise InvalidInput(
