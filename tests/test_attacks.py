@@ -153,3 +153,16 @@ def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
     data, net = embedded_mnist(), mnist_network(1.0)
     lben.attack(net, pixels(data.test_images[:4]), data.test_labels[:4], [1.0], method="fgm", progress=True)
     assert "Attacking by fgm" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", ["fgm", "pgd"])
+def test_an_attack_that_leaves_all_equilibria_behind_goes_on(method: lben.AttackMethod) -> None:
+    """z = relu(5 z + U x + b) has no equilibrium where U x + b > 0; there outputs and gradients overflow."""
+    eye = torch.eye(3)
+    weights = lben.Weights(5 * eye, 40 * torch.ones(3, 4), -torch.ones(3), eye[:2], torch.tensor([1.0, 0.0]))
+    net = lben.UnconstrainedEN.from_weights(weights).eval()
+    x, y = torch.rand(40, 4, generator=torch.Generator().manual_seed(0)) * 0.01, torch.zeros(40, dtype=torch.int64)
+    result = lben.attack(net, x, y, [0.5], method=method, steps=5, restarts=1)
+    assert bool(result.inputs.isfinite().all())
+    assert float(result.error[0]) > 0
+    assert bool(result.unsolved.any())

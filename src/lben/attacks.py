@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lben import checks
 from lben.activations import Activation
@@ -175,10 +175,19 @@ def _sizes(explicit: ExplicitNetwork, values: Tensor, domain: Domain) -> Lengths
 
 
 def _target(net: Certifiable | Weights, explicit: ExplicitNetwork) -> EquilibriumNetwork:
-    """What Foolbox sees: a copy in evaluation, since its gradients would reach the parameters too."""
+    """What Foolbox sees: a copy in evaluation, since its gradients would reach the parameters too.
+
+    Where no equilibrium is found the gradient may be no number; an attack then stays where it is.
+    """
     target = copy.deepcopy(net) if isinstance(net, EquilibriumNetwork) else explicit.network
     target.solver = replace(target.solver, on_failure="warn")
+    target.register_forward_pre_hook(_with_finite_gradient)
     return target.eval().requires_grad_(False)
+
+
+def _with_finite_gradient(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    if inputs[0].requires_grad:
+        inputs[0].register_hook(lambda gradient: torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def _tool(foolbox: Any, method: AttackMethod, steps: int, restarts: int) -> Any:
