@@ -85,8 +85,8 @@ class Row(ABC):
 class Result:
     """What is known of one row: what it is, what was measured, its history, and what its training costs.
 
-    seconds: for all of it, since it was last interrupted. seconds_per_epoch: the median. relative_seconds: of an
-    epoch, as a multiple of a plain network's.
+    seconds: of training, without the look at the test images after each epoch, and of measuring. seconds_per_epoch:
+    the median. relative_seconds: of an epoch, as a multiple of a plain network's.
     """
 
     row: dict[str, Any]
@@ -123,9 +123,9 @@ def run_row(row: Row, data: ImageData, folder: str | Path, *, progress: bool = F
     file = path / "result.json"
     if file.is_file():
         return read_result(file, row)
-    started = time.perf_counter()
     own, net = row.prepare(data), row.network()
     history = row.train(net, own, path, progress=progress)
+    trained = time.perf_counter()
     cost = row.relative_seconds(net, own, history)
     if isinstance(net, EquilibriumNetwork):
         net.solver = PeacemanRachford(tolerance=EVALUATION_TOLERANCE)
@@ -134,7 +134,7 @@ def run_row(row: Row, data: ImageData, folder: str | Path, *, progress: bool = F
     result = Result(
         row=row.description(),
         measured=measured,
-        seconds=time.perf_counter() - started,
+        seconds=sum(epoch.seconds for epoch in history) + time.perf_counter() - trained,
         seconds_per_epoch=statistics.median(epoch.seconds for epoch in history),
         relative_seconds=cost,
         lost_batches=sum(epoch.lost for epoch in history),
