@@ -21,6 +21,7 @@ from lben.weights import Weights
 
 _MOST_POINTS = 1000  # of the data, at which the Jacobian is looked at
 _STEEP_UNITS = 2560  # in all starts of the search over slopes together
+_STEEP_MOST = 640  # in one: beyond that a start takes minutes
 _POWER_STEPS = 20
 _ALONG = (0.0, 0.25, 0.5, 0.75, 1.0)  # where on the segment between two inputs the Jacobian is looked at
 _HALF_WIDTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)  # of a pair around a point, in units of the spread of the inputs
@@ -123,12 +124,14 @@ class _Search:
         return LowerBound(value, inputs, trace, domain, self.explicit.proved)
 
     def _steep(self, restarts: int) -> Tensor:
-        """Inputs of steep linear pieces, in the coordinates of the search; fewer of them for wide networks."""
+        """Inputs of steep linear pieces, in the coordinates of the search: the wider the network, the fewer."""
         w, normalize = self.explicit.weights, self.explicit.network.normalize
         if normalize is not None:
             scaled = w.U / normalize.std
             w = replace(w, U=scaled, bz=w.bz - (scaled * normalize.mean).sum(dim=1))
-        count = max(1, min(restarts, _STEEP_UNITS // w.hidden_features))
+        if w.hidden_features > _STEEP_MOST:
+            return torch.zeros(0, w.in_features, dtype=torch.float64)
+        count = min(restarts, _STEEP_UNITS // w.hidden_features)
         found = steep_inputs(w, self.explicit.network.activation, count, self.generator)
         return found[found.isfinite().all(dim=1)]
 

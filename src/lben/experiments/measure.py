@@ -123,7 +123,8 @@ def relative_seconds(net: EquilibriumNetwork | FeedForward, data: ImageData, con
 
     The two take turns, on copies, so that what else the machine does falls on both; the median of the ratios.
     """
-    images = data.train_images[: _STEPS_TIMED * config.batch_size]
+    steps = _STEPS_TIMED // (8 if len(net.weights().bz) > _WIDE else 1)
+    images = data.train_images[: steps * config.batch_size]
     few = ImageData(images, data.train_labels[: len(images)], data.test_images[:100], data.test_labels[:100])
     brief = replace(config, epochs=1)
     sizes = (images.shape[1], len(net.weights().bz), len(net.weights().by))
