@@ -38,7 +38,7 @@ def test_every_row_trains_two_epochs_and_its_bound_holds(row: Row, tmp_path: Pat
         assert found.certified == sorted(found.certified or [], reverse=True)
         assert found.certified_error is not None
         for proved, reached in zip(found.certified_error, found.multi_step, strict=True):
-            assert reached <= proved
+            assert reached <= proved + 1e-9
     assert found.upper == row.gamma
     if found.upper is not None and found.tight is not None:
         assert found.tight <= found.upper

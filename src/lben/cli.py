@@ -20,6 +20,7 @@ from lben.experiments import regions
 from lben.experiments.figures import draw_regions
 from lben.experiments.mnist import Recipe
 from lben.experiments.report import write_report
+from lben.files import check_target
 from lben.train import CrossEntropy, Schedule, TrainConfig, error_rate, fit
 
 app = typer.Typer(
@@ -66,6 +67,7 @@ def train(
         raise lben.InvalidInput("--resume needs --run, the folder with the checkpoint.")
     if gamma is not None and model != "lben":
         raise lben.InvalidInput(f"--gamma is for lben, and {model} has no prescribed bound.")
+    check_target(file)
     images = _data(data, embedded)
     torch.manual_seed(checks.seed(seed))
     net = _network(model, gamma, hidden)
@@ -162,13 +164,16 @@ def attack(
 @reproduce_app.command("mnist")
 def reproduce_mnist(
     run: Annotated[
-        Path | None, typer.Argument(help="The folder of the run; runs/mnist-RECIPE if not given.", show_default=False)
+        Path | None,
+        typer.Argument(help="The folder of the run; runs/mnist-RECIPE, or -quick, if not given.", show_default=False),
     ] = None,
     recipe: Annotated[
         Recipe, typer.Option(help="The paper's training, a better one, or one for certified accuracy.")
     ] = "paper",
     quick: Annotated[bool, typer.Option("--quick", help="Few epochs on the embedded images: some minutes.")] = False,
-    jobs: Annotated[int, typer.Option(help="Rows side by side, one core each.", show_default="all cores")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(help="Rows side by side, one core each.", show_default="all cores")
+    ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="The address of a Dask scheduler that is to run the rows instead.")
     ] = None,
@@ -189,7 +194,7 @@ def reproduce_mnist(
             root=data,
             short=quick,
             seed=checks.seed(seed),
-            jobs=checks.count("--jobs", jobs or os.cpu_count() or 1),
+            jobs=checks.count("--jobs", os.cpu_count() or 1 if jobs is None else jobs),
             cluster=cluster,
             progress=True,
         )

@@ -19,7 +19,7 @@ from lben import checks
 from lben.data import ImageData, pixels
 from lben.errors import InvalidFile, InvalidInput, NotConverged
 from lben.extras import need
-from lben.files import read_tensors, write_bytes, write_tensors
+from lben.files import make_folder, read_tensors, write_bytes, write_tensors
 
 Schedule = Literal["constant", "step", "one-cycle", "cosine"]
 Optimizer = Literal["adam", "adamw", "sgd"]
@@ -142,9 +142,7 @@ def fit(
     """
     workers = _Workers()
     optimizer = _optimizer(net, config)
-    path = None if folder is None else Path(folder)
-    if path is not None:
-        path.mkdir(parents=True, exist_ok=True)
+    path = None if folder is None else make_folder(folder)
     history = _restore(path, net, optimizer, config) if resume and path is not None else []
     steps = math.ceil(len(data.train_labels) / config.batch_size)
     with _bar(progress and workers.rank == 0, name, config.epochs * steps) as bar:

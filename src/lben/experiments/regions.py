@@ -13,7 +13,7 @@ from torch import Tensor
 from lben import checks
 from lben.certify.wellposed import well_posed
 from lben.errors import InvalidFile
-from lben.files import write_bytes
+from lben.files import make_folder, write_bytes
 from lben.progress import track
 
 
@@ -55,8 +55,8 @@ def reproduce_regions(folder: str | Path, *, progress: bool = False) -> Regions:
     file = Path(folder) / "regions.json"
     if file.is_file():
         return read_regions(file)
+    make_folder(folder)
     found = regions(progress=progress)
-    file.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(file, (json.dumps(found.as_dict()) + "\n").encode())
     return found
 
@@ -66,7 +66,7 @@ def read_regions(file: Path) -> Regions:
     try:
         return Regions.from_dict(json.loads(file.read_text()))
     except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise InvalidFile(f"{file} does not hold regions: {error}") from error
+        raise InvalidFile(f"{file} does not hold regions: remove it, and the command makes it again.") from error
 
 
 def regions(points: int = 121, *, extent: float = 4.0, progress: bool = False) -> Regions:

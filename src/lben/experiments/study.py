@@ -23,7 +23,7 @@ from lben.data import ImageData
 from lben.errors import InvalidFile, InvalidInput
 from lben.experiments.measure import EVALUATION_TOLERANCE, Measured, measure, relative_seconds
 from lben.extras import need
-from lben.files import save, write_bytes
+from lben.files import make_folder, save, write_bytes
 from lben.networks import EquilibriumNetwork
 from lben.progress import track
 from lben.solvers.peaceman_rachford import PeacemanRachford
@@ -118,8 +118,7 @@ class Run:
 
 def run_row(row: Row, data: ImageData, folder: str | Path, *, progress: bool = False) -> Result:
     """Train, certify and attack one row; what is done already, in `folder`, is not done again."""
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
+    path = make_folder(folder)
     file = path / "result.json"
     if file.is_file():
         return read_result(file, row)
@@ -150,7 +149,7 @@ def read_result(file: Path, row: Row | None = None) -> Result:
         content = json.loads(file.read_text())
         result = Result(**{**content, "measured": Measured(**content["measured"])})
     except (KeyError, TypeError, ValueError) as error:
-        raise InvalidFile(f"{file} is not the result of a row: {type(error).__name__}: {error}") from error
+        raise InvalidFile(f"{file} is not the result of a row: remove it, and the run makes it again.") from error
     if row is not None and result.row != json.loads(json.dumps(row.description())):
         raise InvalidFile(f"{file} belongs to a run with other options: use another folder.")
     return result
@@ -198,7 +197,7 @@ def read_run(folder: str | Path) -> tuple[Run, list[Result]]:
     try:
         description = Run(**json.loads(file.read_text()))
     except (TypeError, ValueError) as error:
-        raise InvalidFile(f"{file} does not describe a run: {error}") from error
+        raise InvalidFile(f"{file} does not describe a run: remove it, and `lben reproduce` makes it again.") from error
     results = [path / name / "result.json" for name in description.rows]
     return description, [read_result(result) for result in results if result.is_file()]
 
@@ -216,7 +215,7 @@ def seeded(rows: Iterable[Row], seed: int) -> list[Row]:
 
 def _begin(path: Path, description: Run) -> None:
     """Write run.json, or find there that this is the run to go on with."""
-    path.mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     if (path / "run.json").is_file():
         before, _ = read_run(path)
         if (before.title, before.seed, before.data, before.rows) != (
