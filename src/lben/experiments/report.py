@@ -93,8 +93,8 @@ def _facts(run: Run, results: Sequence[Result]) -> list[str]:
         "what two inputs show. The sizes of attacks are measured there too, and certified radii in pixels of [0, 1]: "
         f"one pixel is {1 / MNIST_STD:.2f} normalised units.",
         "Attacks beside the paper's follow its protocol: one step, on the last 2,000 test images, which are easier "
-        f"than the rest. Those of 20 steps, and those in the figure, are on the first {_counts(results)}: fewer for wide "
-        "networks and for those without a proof, which are slow. All else is on all test images.",
+        f"than the rest. Those of 20 steps, and those in the figure, are on the first {_counts(results)}: fewer for "
+        "wide networks and for those without a proof, which are slow. All else is on all test images.",
         "The paper's tolerance of 1e-2 bounds the relative change of an iterate, ours the residual, which is stricter; "
         "evaluation is at 1e-4. An asterisk marks what was observed and cannot be proved, for want of a metric. The "
         "cost of an epoch is that of training steps that took turns with a plain network's.",
