@@ -40,7 +40,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_help_names_every_command() -> None:
     said = call("--help")
-    for command in ("train", "evaluate", "certify", "attack"):
+    for command in ("train", "evaluate", "certify", "attack", "reproduce", "report"):
         assert command in said
         assert "--help" in call(command, "--help")
 
@@ -88,6 +88,12 @@ def test_attack_shows_both_units_and_what_is_proved(trained: Path) -> None:
         (("train", "x", "--embedded", "--model", "mon", "--gamma", "1"), "--gamma is for lben"),
         (("train", "x", "--data", "nowhere"), "'nowhere' is not a folder"),
         (("train", "x", "--data", ".", "--embedded"), "exclude each other"),
+        (("train", "nowhere/x", "--embedded"), "directory that exists"),
+        (("reproduce", "mnist", "x", "--quick", "--jobs", "0"), "--jobs must be"),
+        (("reproduce", "mnist", "x", "--quick", "--data", "."), "give it no --data"),
+        (("reproduce", "mnist", f"{__file__}/x", "--quick"), "cannot be made"),
+        (("reproduce", "regions", f"{__file__}/x"), "cannot be made"),
+        (("report", "."), "no run.json"),
     ],
 )
 def test_errors_are_one_sentence(arguments: tuple[str, ...], words: str) -> None:

@@ -87,7 +87,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except OSError as error:
-        raise InvalidInput(f"{str(path)!r} cannot be written: {error.strerror}.") from error
+        raise InvalidInput(f"{str(path)!r} cannot be written: {error.strerror or error}.") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -106,7 +106,7 @@ def make_folder(path: str | os.PathLike[str]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(f"The folder {str(path)!r} cannot be made: {error.strerror}.") from error
+        raise InvalidInput(f"The folder {str(path)!r} cannot be made: {error.strerror or error}.") from error
     return folder
 
 
