@@ -86,7 +86,7 @@ def test_side_by_side_and_again(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")  # what Dask's own threads leave behind when its cluster closes
 def test_a_dask_cluster_runs_the_rows(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
-    chosen = [row for row in small(hidden=10) if row.name in ("LBEN γ=1", "plain")]
+    chosen = [row for row in small(hidden=10) if row.name in ("LMT c=1", "plain")]
     alone = [run_row(row, few_images(), tmp_path / "alone" / slug(row.name)) for row in chosen]
     options = {"dashboard_address": None, "host": "127.0.0.1", "processes": True}
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
@@ -135,7 +135,7 @@ def test_regions_are_those_of_the_example(tmp_path: Path) -> None:
     assert bool((found.diagonal_metric | ~found.monotone).all())
     assert bool((found.perron_frobenius | ~found.norm).all())
     assert int(found.diagonal_metric.sum()) > int(found.monotone.sum())
-    written = reproduce_regions(tmp_path)
+    written = reproduce_regions(tmp_path, 9)
     assert torch.equal(read_regions(tmp_path / "regions.json").monotone, written.monotone)
     (tmp_path / "regions.json").write_text("[]")
     with pytest.raises(lben.InvalidFile, match="does not hold regions"):

@@ -50,13 +50,13 @@ class Regions:
         )
 
 
-def reproduce_regions(folder: str | Path, *, progress: bool = False) -> Regions:
+def reproduce_regions(folder: str | Path, points: int = 121, *, progress: bool = False) -> Regions:
     """The grid in `regions.json` of a folder, made if it is not there."""
     file = Path(folder) / "regions.json"
     if file.is_file():
         return read_regions(file)
     make_folder(folder)
-    found = regions(progress=progress)
+    found = regions(points, progress=progress)
     write_bytes(file, (json.dumps(found.as_dict()) + "\n").encode())
     return found
 
