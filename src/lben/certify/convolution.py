@@ -104,8 +104,8 @@ class Condition:
         p = w.out_features
         out = complex_form(grid.forward(w.output.T.contiguous()))
         N, eye = mix.T @ mix, torch.eye(p, dtype=torch.float64)
-        if bool((ratio == 1).all()) or w.rho == 0:
-            M = 2 * w.rho * eye - share * N
+        if bool((ratio == ratio[0]).all()) or w.rho == 0:
+            M = 2 * w.rho * float(ratio[0]) * eye - share * N
             return (out, M) if bool((M != 0).any()) else (out[:, :, :0], M[:0, :0])
         M = torch.cat([torch.cat([0 * eye, w.rho * eye], 1), torch.cat([w.rho * eye, -share * N], 1)])
         return torch.cat([ratio[:, None] * out, out], dim=-1), M
