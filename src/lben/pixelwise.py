@@ -162,10 +162,13 @@ class PixelOperator(Operator):
         return (x - y).T + b
 
     def pullback(self, q: Tensor, z: Tensor) -> tuple[Tensor, ...]:
-        """By autograd, whose graph is kept if a further derivative is wanted."""
+        """By autograd, whose graph is kept if a further derivative is wanted.
+
+        z may depend on the tensors too, and that is not meant: views of them are what the gradient is taken in.
+        """
         further = torch.is_grad_enabled()
         with torch.enable_grad():
-            tensors = tuple(t if further else t.detach().requires_grad_() for t in self._tensors)
+            tensors = tuple(t.view_as(t) if further else t.detach().requires_grad_() for t in self._tensors)
             wanted = [t for t in tensors if t.requires_grad]
             value = (q * self.rebind(*tensors).affine(z, torch.zeros_like(q))).sum()
             found = iter(torch.autograd.grad(value, wanted, create_graph=further)) if wanted else iter(())
