@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import json
 import platform
-import statistics
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 import torch
 import torchdeq
+from convolutional import memory_rows, resolvent_rows, splitting_rows, step_rows
+from measuring import Row, Step, compare, interleave
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
@@ -32,42 +31,8 @@ from lben.solvers.base import Problem, Yardstick
 from lben.solvers.loop import solve
 
 RESULTS = Path(__file__).parent / "results"
-SEED, BATCH, REPEATS, EPOCHS = 0, 128, 80, 4
+SEED, BATCH, EPOCHS = 0, 128, 4
 DATA = embedded_mnist()
-Step = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One ratio: how long `what` takes relative to `against`; `target` is the most it may be."""
-
-    what: str
-    against: str
-    ratio: float
-    low: float
-    high: float
-    target: float | None = None
-    note: str = ""
-
-
-def interleave(steps: dict[str, Step], repeats: int = REPEATS, block: int = 10) -> dict[str, list[float]]:
-    """Seconds a step, in blocks of equal steps that take turns, so that a slow moment hits all alike."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for repeat in range(repeats + 2):
-        for name, step in steps.items():
-            started = time.perf_counter()
-            for _ in range(block):
-                step()
-            if repeat > 1:
-                times[name].append((time.perf_counter() - started) / block)
-    return times
-
-
-def compare(times: dict[str, list[float]], what: str, against: str, target: float | None = None, note: str = "") -> Row:
-    """The median and the quartiles of the paired ratios."""
-    ratios = [a / b for a, b in zip(times[what], times[against], strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return Row(what, against, middle, low, high, target, note)
 
 
 def training_step(net: nn.Module) -> Step:
@@ -261,6 +226,10 @@ SECTIONS: dict[str, Callable[[], list[Row]]] = {
     "Growth of the training step, tolerance 1e-2": growth_rows,
     "Against torchdeq, 80 units, batch 128": torchdeq_rows,
     "Tightest bound, 80 units, 784 inputs": certificate_rows,
+    "Convolution, 40 channels at 32 x 32, batch 64: a resolvent application": resolvent_rows,
+    "Convolution, gamma=2: equilibria at tolerance 1e-3": splitting_rows,
+    "Convolution, gamma=2: training step at tolerance 1e-2": step_rows,
+    "Convolution, gamma=2: peak memory of a training step": memory_rows,
 }
 
 

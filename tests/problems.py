@@ -147,6 +147,41 @@ def random_network(
     return net.eval()
 
 
+def conv_network(
+    in_shape: tuple[int, int, int],
+    metric: lben.Metric,
+    *,
+    gamma: float | None = 0.7,
+    channels: int = 3,
+    kernel_size: int = 3,
+    pool: int = 1,
+    padding: int = 0,
+    size: float = 1.0,
+    spread: float = 0.5,
+    seed: int = 0,
+    solver: lben.Solver | None = None,
+) -> lben.ConvLBEN:
+    """A convolutional LBEN in double precision, in evaluation, whose metric spreads."""
+    torch.manual_seed(seed)
+    net = lben.ConvLBEN(
+        in_shape,
+        channels,
+        3,
+        gamma=gamma,
+        kernel_size=kernel_size,
+        pool=pool,
+        padding=padding,
+        metric=metric,
+        solver=solver,
+    )
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.mul_(size)
+            if name.endswith(".d"):
+                parameter.normal_(0, spread)
+    return net.double().eval()
+
+
 @cache
 def mnist_network(gamma: float | None) -> lben.EquilibriumNetwork:
     """An LBEN (a MON for gamma None) of 80 units, trained for three epochs on the MNIST images that ship inside."""

@@ -6,14 +6,12 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel
 
 import lben
-from lben.operators import DenseOperator
 
 MAKERS: list[Callable[..., lben.EquilibriumNetwork]] = [
     lambda **options: lben.LBEN(8, 6, 3, gamma=0.5, **options),
@@ -275,28 +273,3 @@ def test_seeded() -> None:
             optimizer.step()
         outcomes.append(net.weights().W.detach())
     assert torch.equal(*outcomes)
-
-
-def test_operator_conforms_to_its_matrix() -> None:
-    """Product, transpose, resolvent and norms of an operator and of its transpose against the dense matrix."""
-    weights = lben.LBEN(8, 6, 3, gamma=0.5).double().weights().detach()
-    weights = replace(weights, lam=torch.rand(6, dtype=torch.float64) + 0.5)
-    operator = DenseOperator(weights.W, weights.lam)
-    z, b = torch.randn(4, 6, dtype=torch.float64), torch.randn(4, 6, dtype=torch.float64)
-    identity = torch.eye(6, dtype=torch.float64)
-    for found, W, lam in (
-        (operator, weights.W, weights.metric()),
-        (operator.transpose(), weights.W.T, 1 / weights.metric()),
-    ):
-        assert torch.allclose(found.affine(z, b), z @ W.T + b)
-        resolvent = torch.linalg.inv(identity + 0.3 * (identity - W))
-        assert torch.allclose(found.cayley(0.3), (2 * resolvent - identity).T)
-        root = lam.sqrt()
-        A = root[:, None] * (identity - W) / root
-        assert found.norm == pytest.approx(float(torch.linalg.matrix_norm(A, 2)))
-        assert found.monotonicity == pytest.approx(float(torch.linalg.eigvalsh((A + A.T) / 2)[0]))
-        inverse = torch.linalg.inv(A)
-        assert found.cocoercivity == pytest.approx(float(torch.linalg.eigvalsh((inverse + inverse.T) / 2)[0]))
-        assert found.lam is not None
-        assert torch.allclose(found.lam, lam)
-    assert torch.equal(operator.transpose().transpose().matrix(), weights.W)

@@ -22,7 +22,7 @@ from tests.problems import ACTIVATIONS, SOLVERS, name
 def reference(problem: Problem) -> Tensor:
     """Newton to the last digits, whose residual is checked here and not by the solver."""
     z = solve(lben.Newton(tolerance=1e-13), problem).z
-    residual = z - problem.activation(z @ problem.operator.matrix().T + problem.b)
+    residual = z - problem.activation(problem.operator.affine(z, problem.b))
     assert float(residual.abs().max()) <= 1e-13 * (1 + problem.operator.norm) * (1 + float(z.abs().max()))
     return z
 
@@ -117,7 +117,7 @@ def test_residual_is_what_anyone_can_compute(solver: lben.Solver) -> None:
     for tolerance in (1e-2, 1e-5):
         solution = solve(replace(solver, tolerance=tolerance), problem)
         candidate = solution.z + solution.defect
-        z = torch.relu(candidate @ problem.operator.W.T + problem.b)
+        z = torch.relu(problem.operator.affine(candidate, problem.b))
         assert torch.allclose(solution.z, z, atol=1e-14)
         alive = z.norm(dim=1) > 0
         residual = (candidate - z).norm(dim=1)[alive] / z.norm(dim=1)[alive]

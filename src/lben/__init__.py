@@ -21,6 +21,8 @@ from lben.certify.lower import LowerBound, lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
 from lben.certify.sdp import tightest_bound
 from lben.certify.wellposed import WellPosedness, well_posed
+from lben.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
+from lben.convweights import ConvWeights, Geometry, Metric
 from lben.errors import (
     BoundNotMet,
     ConvergenceWarning,
@@ -53,12 +55,18 @@ __all__ = [
     "Certificate",
     "CertifiedAccuracy",
     "CertifiedRadius",
+    "ConvLBEN",
+    "ConvMON",
+    "ConvNetwork",
+    "ConvUnconstrainedEN",
+    "ConvWeights",
     "ConvergenceWarning",
     "DataNotFound",
     "DouglasRachford",
     "Elementwise",
     "EquilibriumNetwork",
     "ForwardBackward",
+    "Geometry",
     "HardTanh",
     "Identity",
     "InvalidActivation",
@@ -68,6 +76,7 @@ __all__ = [
     "LeakyReLU",
     "Lengths",
     "LowerBound",
+    "Metric",
     "MissingExtra",
     "Newton",
     "Normalize",

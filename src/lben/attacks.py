@@ -20,9 +20,10 @@ from lben.certify.certificate import Certifiable, Domain
 from lben.certify.explicit import ExplicitNetwork
 from lben.certify.numerics import undisturbed
 from lben.certify.radius import check_labels, check_sizes
+from lben.convweights import ConvWeights
+from lben.equilibrium import BaseNetwork
 from lben.errors import ConvergenceWarning, InvalidInput
 from lben.extras import need
-from lben.networks import EquilibriumNetwork
 from lben.progress import track
 from lben.weights import Weights
 
@@ -65,7 +66,7 @@ class Attack:
 
 @undisturbed
 def attack(
-    net: Certifiable | Weights,
+    net: Certifiable | Weights | ConvWeights,
     x: Tensor,
     y: Tensor,
     epsilons: Sequence[float] | Tensor,
@@ -83,7 +84,8 @@ def attack(
 ) -> Attack:
     """Look for inputs near x, in the l2 norm, that get a class other than y.
 
-    x: pixels, shape (B, d), within `bounds`, to which attacked inputs are clipped; the network normalises them itself.
+    x: pixels, shape (B, d), or images for a convolutional network, within `bounds`, to which attacked inputs are
+        clipped; the network normalises them itself.
     epsilons: the sizes allowed, in `domain`: distances at the network's input (after `Normalize`), or in pixels.
     method: "fgm", one step along the gradient; "pgd", the default, `steps` projected steps from each of `restarts`
         random starts; "deepfool", which looks for the nearest wrong class, and whose one answer serves every size.
@@ -101,8 +103,8 @@ def attack(
         checks.count(name, value)
         for name, value in (("steps", steps), ("restarts", restarts), ("batch_size", batch_size))
     )
+    x = explicit.flat(x).clone()
     labels = _checked(explicit, x, y, bounds)
-    x = x.detach().clone()
     if paper_protocol:
         x, labels = x[-_PAPER_IMAGES:], labels[-_PAPER_IMAGES:]
     sizes = _sizes(explicit, check_sizes("epsilons", epsilons), domain)
@@ -174,12 +176,12 @@ def _sizes(explicit: ExplicitNetwork, values: Tensor, domain: Domain) -> Lengths
     return Lengths(values, values * std) if domain == "input" else Lengths(values / std, values)
 
 
-def _target(net: Certifiable | Weights, explicit: ExplicitNetwork) -> EquilibriumNetwork:
+def _target(net: Certifiable | Weights | ConvWeights, explicit: ExplicitNetwork) -> BaseNetwork:
     """What Foolbox sees: a copy in evaluation, since its gradients would reach the parameters too.
 
     Where no equilibrium is found the gradient may be no number; an attack then stays where it is.
     """
-    target = copy.deepcopy(net) if isinstance(net, EquilibriumNetwork) else explicit.network
+    target = copy.deepcopy(net) if isinstance(net, BaseNetwork) else explicit.network
     target.solver = replace(target.solver, on_failure="warn")
     target.register_forward_pre_hook(_with_finite_gradient)
     return target.eval().requires_grad_(False)

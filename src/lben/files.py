@@ -17,23 +17,29 @@ from torch import Tensor
 
 from lben import activations, solvers
 from lben.activations import Activation, Elementwise, PerUnit, Scalar
+from lben.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
+from lben.equilibrium import BaseNetwork
 from lben.errors import InvalidFile, InvalidInput
-from lben.networks import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
+from lben.networks import LBEN, MON, UnconstrainedEN
 from lben.normalize import Normalize
 from lben.solvers import Anderson, Solver
 
 FORMAT = 1
-_NETWORKS: dict[str, type[LBEN | MON | UnconstrainedEN]] = {c.__name__: c for c in (LBEN, MON, UnconstrainedEN)}
+_DENSE: dict[str, type[LBEN | MON | UnconstrainedEN]] = {c.__name__: c for c in (LBEN, MON, UnconstrainedEN)}
+_CONVOLUTIONAL: dict[str, type[ConvLBEN | ConvMON | ConvUnconstrainedEN]] = {
+    c.__name__: c for c in (ConvLBEN, ConvMON, ConvUnconstrainedEN)
+}
+Saved = LBEN | MON | UnconstrainedEN | ConvLBEN | ConvMON | ConvUnconstrainedEN
 
 
-def save(net: EquilibriumNetwork, path: str | os.PathLike[str]) -> None:
+def save(net: BaseNetwork, path: str | os.PathLike[str]) -> None:
     """Write a network to a file: to a temporary one first, so that no half of it is ever left."""
-    if type(net) not in _NETWORKS.values():
-        raise InvalidInput(f"lben.save writes {', '.join(_NETWORKS)}, not {type(net).__name__}.")
+    if type(net) not in (*_DENSE.values(), *_CONVOLUTIONAL.values()):
+        raise InvalidInput(f"lben.save writes {', '.join(_DENSE | _CONVOLUTIONAL)}, not {type(net).__name__}.")
     write_tensors(path, "lben", _describe(net), net.state_dict())
 
 
-def load(path: str | os.PathLike[str]) -> LBEN | MON | UnconstrainedEN:
+def load(path: str | os.PathLike[str]) -> Saved:
     """Read a network that `save` wrote, on the CPU; raises InvalidFile for anything else."""
     description, tensors = read_tensors(path, "lben", "a network")
     try:
@@ -119,10 +125,10 @@ def _digest(text: str, tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _describe(net: EquilibriumNetwork) -> dict[str, Any]:
+def _describe(net: BaseNetwork) -> dict[str, Any]:
     return {
         "network": type(net).__name__,
-        "sizes": [net.in_features, net.hidden_features, net.out_features],
+        **_describe_sizes(net),
         "dtype": str(net.parameterization.U.dtype)[6:],
         "gamma": net.gamma,
         "activation": _describe_activation(net.activation),
@@ -131,25 +137,72 @@ def _describe(net: EquilibriumNetwork) -> dict[str, Any]:
     }
 
 
-def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> LBEN | MON | UnconstrainedEN:
-    cls = _NETWORKS[description["network"]]
+def _describe_sizes(net: BaseNetwork) -> dict[str, Any]:
+    if not isinstance(net, ConvNetwork):
+        return {"sizes": [net.in_features, net.hidden_features, net.out_features]}
+    form, geometry = net.parameterization, net.parameterization.geometry
+    return {
+        "sizes": [list(geometry.in_shape), form.channels, net.out_features],
+        "kernel_size": form.U.shape[-1],
+        "pool": geometry.pool,
+        "padding": geometry.padding,
+        "metric": form.metric,
+    }
+
+
+def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> Saved:
     activation = _build_activation(description["activation"])
     solver = _build_solver(description["solver"])
     sizes = description["normalize"]
     normalize = None if sizes is None else Normalize(torch.zeros(sizes[0]), torch.ones(sizes[1]))
+    make = _build_convolutional if description["network"] in _CONVOLUTIONAL else _build_dense
+    net = make(description, activation, solver, normalize)
+    net.to(getattr(torch, description["dtype"]))
+    net.load_state_dict(tensors)
+    return net
+
+
+def _build_dense(
+    description: dict[str, Any], activation: Activation, solver: Solver, normalize: Normalize | None
+) -> Saved:
+    cls, sizes = _DENSE[description["network"]], description["sizes"]
     if issubclass(cls, LBEN):
-        net: LBEN | MON | UnconstrainedEN = cls(
-            *description["sizes"],
+        gamma = description["gamma"]
+        return cls(*sizes, gamma=gamma, activation=activation, solver=solver, normalize=normalize)
+    return cls(*sizes, activation=activation, solver=solver, normalize=normalize)
+
+
+def _build_convolutional(
+    description: dict[str, Any], activation: Activation, solver: Solver, normalize: Normalize | None
+) -> Saved:
+    cls = _CONVOLUTIONAL[description["network"]]
+    shape, channels, outputs = description["sizes"]
+    kernel_size, pool, padding = (description[name] for name in ("kernel_size", "pool", "padding"))
+    if issubclass(cls, ConvLBEN):
+        return cls(
+            tuple(shape),
+            channels,
+            outputs,
             gamma=description["gamma"],
+            kernel_size=kernel_size,
+            pool=pool,
+            padding=padding,
+            metric=description["metric"],
             activation=activation,
             solver=solver,
             normalize=normalize,
         )
-    else:
-        net = cls(*description["sizes"], activation=activation, solver=solver, normalize=normalize)
-    net.to(getattr(torch, description["dtype"]))
-    net.load_state_dict(tensors)
-    return net
+    return cls(
+        tuple(shape),
+        channels,
+        outputs,
+        kernel_size=kernel_size,
+        pool=pool,
+        padding=padding,
+        activation=activation,
+        solver=solver,
+        normalize=normalize,
+    )
 
 
 def _describe_activation(activation: Activation) -> dict[str, Any]:
@@ -182,6 +235,8 @@ def _describe_solver(solver: Solver) -> dict[str, Any]:
     description: dict[str, Any] = {"name": type(solver).__name__, **asdict(solver)}
     if isinstance(solver, Anderson):
         description["method"] = _describe_solver(solver.method)
+    if solver.backward is not None:
+        description["backward"] = _describe_solver(solver.backward)
     return description
 
 
@@ -190,6 +245,8 @@ def _build_solver(description: dict[str, Any]) -> Solver:
     name = options.pop("name")
     if name == "Anderson":
         options["method"] = _build_solver(options["method"])
+    if options.get("backward") is not None:
+        options["backward"] = _build_solver(options["backward"])
     cls = getattr(solvers, name) if name in solvers.__all__ else None
     if not (isinstance(cls, type) and issubclass(cls, Solver)) or cls is Solver:
         raise InvalidFile(f"there is no solver {name!r}")

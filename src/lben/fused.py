@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import Activation
-from lben.implicit import Gain, Known, equilibrium
+from lben.gain import Gain
+from lben.implicit import Known, equilibrium
 from lben.operators import DenseOperator
 from lben.parameterize import Direct, DirectW, Monotone
 from lben.solvers.base import OnFailure, Problem, Solver
@@ -83,7 +84,8 @@ class _FusedEquilibrium(torch.autograd.Function):
         layer = trace.layer
         slope = layer.activation.derivative(trace.v)
         adjoint = Problem(trace.operator.transpose(), Gain(slope, layer.activation.own_prox), grads[0])
-        q = solve(layer.solver, adjoint, on_failure=layer.on_failure, first_burst=trace.iterations).z
+        burst = trace.iterations if layer.solver.backward is None else None
+        q = solve(layer.solver.adjoint, adjoint, on_failure=layer.on_failure, first_burst=burst).z
         grad_V, grad_N, grad_d, grad_U, grad_Wo = trace.direct.pullback(q.T @ z, V, U, Wo, layer.gamma)
         grad_U = q.T @ x if grad_U is None else grad_U.addmm_(q.T, x)
         grad_x = q @ U if ctx.needs_input_grad[0] else None

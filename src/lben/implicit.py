@@ -7,51 +7,17 @@ derivative of every order, and the solver, the step and the factor of the forwar
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lben.activations import Activation
-from lben.operators import DenseOperator
+from lben.gain import Gain
+from lben.operators import Operator
 from lben.solvers.base import OnFailure, Problem, Solver
 from lben.solvers.loop import solve
-
-
-class Gain(Activation):
-    """The linear activation v -> j*v with 0 <= j <= 1, entry by entry of a batch.
-
-    `binary` says that every j is 0 or 1, which makes its prox the same for every alpha.
-    """
-
-    def __init__(self, j: Tensor, binary: bool = False) -> None:
-        self.j = j
-        self.binary = binary
-
-    def __call__(self, v: Tensor) -> Tensor:
-        return self.j * v
-
-    def derivative(self, v: Tensor) -> Tensor:
-        return self.j
-
-    def potential(self, z: Tensor) -> Tensor:
-        return torch.where(z == 0, 0.0, (1 / self.j - 1) / 2 * z**2)
-
-    def prox(self, u: Tensor, alpha: float) -> Tensor:
-        return u * self._prox_gain(alpha)
-
-    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
-        gain = self._prox_gain(alpha)
-        return partial(torch.mul, gain + (gain - 1))
-
-    def _prox_gain(self, alpha: float) -> Tensor:
-        return self.j if self.binary else self.j / torch.lerp(self.j, torch.ones_like(self.j), alpha)
-
-    def rows(self, index: Tensor) -> Activation:
-        return Gain(self.j[index], self.binary)
 
 
 class Known(NamedTuple):
@@ -66,11 +32,16 @@ class Known(NamedTuple):
 class _Method:
     """How an equilibrium is found: everything that carries no gradient."""
 
-    operator: DenseOperator
+    operator: Operator
     activation: Activation
     solver: Solver
     on_failure: OnFailure
     first_burst: int | None = None
+
+    def adjoint(self, operator: Operator, iterations: int) -> _Method:
+        """How the adjoint is found: by as many iterations as the equilibrium took, if by the same method."""
+        solver, own = self.solver.adjoint, self.solver.backward is None
+        return replace(self, operator=operator, solver=solver, first_burst=iterations if own else None)
 
 
 class _Equilibrium(torch.autograd.Function):
@@ -102,7 +73,7 @@ class _Equilibrium(torch.autograd.Function):
         v = operator.affine(z, b) if torch.is_grad_enabled() else ctx.v
         slope = ctx.method.activation.derivative(v) if j is None else j
         adjoint = operator.transpose()
-        q = _apply(replace(ctx.method, operator=adjoint, first_burst=ctx.iterations), grads[0], slope)
+        q = _apply(ctx.method.adjoint(adjoint, ctx.iterations), grads[0], slope)
         grad_j = adjoint.affine(q, grads[0]) * v if ctx.needs_input_grad[1] else None
         return q, grad_j, None, None, *operator.pullback(q, z)
 
@@ -113,7 +84,7 @@ def _apply(method: _Method, b: Tensor, j: Tensor | None, known: Known | None = N
 
 
 def equilibrium(
-    operator: DenseOperator,
+    operator: Operator,
     activation: Activation,
     b: Tensor,
     solver: Solver,

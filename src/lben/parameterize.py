@@ -17,9 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from lben import checks
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
+from lben.operators import DenseOperator, Operator
 from lben.weights import Weights
 
 
@@ -104,10 +106,48 @@ class DirectW(torch.autograd.Function):
         return *direct.pullback(grads[0], V, U, Wo, gamma), None, None
 
 
-class Parameterization(nn.Module):
-    """Free variables that any optimizer may move, and the weights they stand for."""
+class Form(nn.Module):
+    """Free variables that any optimizer may move, and what a network needs of the weights they stand for."""
 
     gamma: float | None = None
+    U: Tensor
+    Wo: Tensor
+
+    @property
+    @abstractmethod
+    def in_features(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def hidden_features(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def out_features(self) -> int: ...
+
+    @abstractmethod
+    def inject(self, x: Tensor) -> Tensor:
+        """U x + bz for rows x."""
+
+    @abstractmethod
+    def readout(self, z: Tensor) -> Tensor:
+        """Wo z + by for rows z."""
+
+    @abstractmethod
+    def operator(self, *, estimate: bool) -> Operator:
+        """The operator of W, with its history; `estimate` spares it the exact m and c for one training step."""
+
+    @abstractmethod
+    def defining(self) -> list[Tensor]:
+        """The tensors that decide what the operator is."""
+
+    @abstractmethod
+    def renew(self, kept: Operator, defining: list[Tensor]) -> Operator:
+        """An operator that was made of equal tensors, with the history that these have."""
+
+
+class Parameterization(Form):
+    """A W that is a matrix."""
 
     def __init__(self, in_features: int, hidden_features: int, out_features: int) -> None:
         super().__init__()
@@ -115,9 +155,38 @@ class Parameterization(nn.Module):
         n = checks.count("hidden_features", hidden_features)
         p = checks.count("out_features", out_features)
         self.U = _uniform(n, d)
-        self.bz = _uniform(n, fan_in=d)
+        self.bz: Tensor = _uniform(n, fan_in=d)
         self.Wo = _uniform(p, n)
-        self.by = _uniform(p, fan_in=n)
+        self.by: Tensor = _uniform(p, fan_in=n)
+
+    @property
+    def in_features(self) -> int:
+        return self.U.shape[1]
+
+    @property
+    def hidden_features(self) -> int:
+        return self.U.shape[0]
+
+    @property
+    def out_features(self) -> int:
+        return self.Wo.shape[0]
+
+    def inject(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.U, self.bz)
+
+    def readout(self, z: Tensor) -> Tensor:
+        return F.linear(z, self.Wo, self.by)
+
+    def operator(self, *, estimate: bool) -> Operator:
+        bound = self.monotonicity() if estimate else None
+        return DenseOperator(self.hidden_weight(), self.metric(), monotonicity_bound=bound)
+
+    def defining(self) -> list[Tensor]:
+        metric = self.metric()
+        return [self.hidden_weight()] if metric is None else [self.hidden_weight(), metric]
+
+    def renew(self, kept: Operator, defining: list[Tensor]) -> Operator:
+        return kept.rebind(defining[0])
 
     def forward(self) -> Weights:
         return Weights(self.hidden_weight(), self.U, self.bz, self.Wo, self.by, self.metric(), self.gamma)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lben import checks
 from lben.errors import InvalidInput
+from lben.operators import DenseOperator
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +91,10 @@ class Weights:
     def metric(self) -> Tensor:
         """The diagonal of Lambda; ones (the Euclidean metric) where none is known."""
         return torch.ones_like(self.bz) if self.lam is None else self.lam
+
+    def operator(self) -> DenseOperator:
+        """W as an operator in its metric."""
+        return DenseOperator(self.W, self.lam)
 
     def condition(self, gamma: float | None) -> Tensor:
         """The matrix that Condition `lipschitz` wants positive definite; that of Condition `W` for gamma None.

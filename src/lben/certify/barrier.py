@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 _GROWTH = 5.0  # of the weight of the objective, from stage to stage: 30 saves stages and doubles the Newton steps
-_GAP = 1e-6  # relative distance of rho from the optimum at which the last stage ends
 _NEGLIGIBLE = 1e-20  # of the first rho: nothing is read of what the input reaches, and rho may fall for ever
 _PULL = 1e-2
 _CENTRED = 0.05  # Newton decrement, squared and halved, at which a stage ends
@@ -23,28 +23,93 @@ _STAGES = 60
 _SHORTEST = 1e-9  # of a line search
 
 
+class Point(Protocol):
+    """A strictly feasible point, with what was computed there."""
+
+    @property
+    def lam(self) -> Tensor: ...
+
+    @property
+    def rho(self) -> float: ...
+
+    def log_det(self) -> float:
+        """log det X."""
+
+
+P = TypeVar("P", bound=Point)
+
+
+class Program(Protocol[P]):
+    """Minimise rho with X(lam, rho) positive definite.
+
+    rank: that of K. free: how many entries of lam, the first ones, are variables. size: that of X.
+    gap: the relative distance of rho from the optimum at which the search may end.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def free(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def gap(self) -> float: ...
+
+    def feasible(self, lam: Tensor, rho: float) -> P | None:
+        """The point, or None where X is not positive definite."""
+
+    def derivatives(self, point: P, t: float, pull: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient and Hessian of t rho - log det X - rank log rho + pull'lam in the free lam, and in rho last."""
+
+
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """The data of X: A and K, and which entries of lam are free; the others stay 1."""
+    """X as a dense matrix, from A and K; the entries of lam that are not free stay 1."""
 
     A: Tensor
     K: Tensor
     rank: int
     free: int
+    gap: float = 1e-6
 
-    def pull(self, start: Tensor) -> Tensor:
-        """The weights of a small linear term in lam, without which the lam of units that no input reaches diverge."""
-        pull = torch.zeros_like(start)
-        pull[: self.free] = _PULL / start[: self.free]
-        return pull
+    @property
+    def size(self) -> int:
+        return len(self.A)
 
     def matrix(self, lam: Tensor, rho: float) -> Tensor:
         half = lam[:, None] * (self.A - self.K * (lam / (2 * rho)))
         return half + half.T
 
+    def feasible(self, lam: Tensor, rho: float) -> DensePoint | None:
+        if not (rho > 0 and bool((lam > 0).all())):
+            return None
+        factor, info = torch.linalg.cholesky_ex(self.matrix(lam, rho))
+        return DensePoint(lam, rho, factor) if int(info) == 0 else None
+
+    def derivatives(self, point: DensePoint, t: float, pull: Tensor) -> tuple[Tensor, Tensor]:
+        lam, rho, f = point.lam, point.rho, self.free
+        K = self.K / rho
+        scaled = lam[:, None] * K
+        G = torch.cholesky_inverse(point.factor)
+        B = self.A.T - scaled
+        Y = G @ B
+        C = scaled * lam
+        GC = G @ C
+        hessian = torch.empty(f + 1, f + 1, dtype=lam.dtype)
+        hessian[:f, :f] = 2 * (G * (B.T @ Y + K) + Y * Y.T)[:f, :f]
+        trace = float(GC.diagonal().sum())
+        cross = torch.linalg.vecdot(GC, Y.T) - torch.linalg.vecdot(G, scaled.T)
+        hessian[:f, f] = hessian[f, :f] = 2 * cross[:f] / rho
+        hessian[f, f] = (float((GC * GC.T).sum()) + 2 * trace + self.rank) / rho**2
+        gradient = torch.cat([(pull - 2 * Y.diagonal())[:f], lam.new_tensor([t - (trace + self.rank) / rho])])
+        return gradient, hessian
+
 
 @dataclass(frozen=True, eq=False)
-class _Point:
+class DensePoint:
     """A strictly feasible point and the Cholesky factor of its X."""
 
     lam: Tensor
@@ -55,41 +120,41 @@ class _Point:
         return 2 * float(self.factor.diagonal().log().sum())
 
 
-def minimise_rho(problem: Quadratic, lam: Tensor, rho: float) -> tuple[Tensor, float, bool]:
+def minimise_rho(problem: Program[P], lam: Tensor, rho: float) -> tuple[Tensor, float, bool]:
     """The smallest rho, and its lam, with X positive definite; from a strictly feasible start.
 
-    The last value is whether it is known to be the smallest, to a millionth: rounding may stop the search before.
+    The last value is whether it is known to be the smallest, to `gap`: rounding may stop the search before.
 
     Newton's method on t rho - log det X - k log rho + p'lam, k the rank of K and p small, with t growing until
     (n + k + p'lam)/t, which bounds the distance from the optimum at a centred point, is small.
     """
-    point = _feasible(problem, lam, rho)
+    point = problem.feasible(lam, rho)
     if point is None:
         raise ValueError("The barrier method needs a strictly feasible start.")
-    pull = problem.pull(lam)
-    t = _GROWTH * (len(lam) + problem.rank) / rho
+    pull = _pull(problem, lam)
+    t = _GROWTH * (problem.size + problem.rank) / rho
     finished = False
     for _ in range(_STAGES):
         point, centred = _centre(problem, point, t, pull)
-        order = len(lam) + problem.rank + float(pull @ point.lam)
-        finished = centred and (order / t <= _GAP * point.rho or point.rho <= _NEGLIGIBLE * rho)
+        order = problem.size + problem.rank + float(pull @ point.lam)
+        finished = centred and (order / t <= problem.gap * point.rho or point.rho <= _NEGLIGIBLE * rho)
         if finished or not centred:
             break
-        t = min(t * _GROWTH, 1.01 * order / (_GAP * point.rho))
+        t = min(t * _GROWTH, 1.01 * order / (problem.gap * point.rho))
     return point.lam, point.rho, finished
 
 
-def _feasible(problem: Quadratic, lam: Tensor, rho: float) -> _Point | None:
-    if not (rho > 0 and bool((lam > 0).all())):
-        return None
-    factor, info = torch.linalg.cholesky_ex(problem.matrix(lam, rho))
-    return _Point(lam, rho, factor) if int(info) == 0 else None
+def _pull(problem: Program[P], start: Tensor) -> Tensor:
+    """The weights of a small linear term in lam, without which the lam of units that no input reaches diverge."""
+    pull = torch.zeros_like(start)
+    pull[: problem.free] = _PULL / start[: problem.free]
+    return pull
 
 
-def _centre(problem: Quadratic, point: _Point, t: float, pull: Tensor) -> tuple[_Point, bool]:
+def _centre(problem: Program[P], point: P, t: float, pull: Tensor) -> tuple[P, bool]:
     """Newton with backtracking at one t; whether it got there, or rounding stopped it first."""
     for _ in range(_NEWTON_STEPS):
-        gradient, hessian = _derivatives(problem, point, t, pull)
+        gradient, hessian = problem.derivatives(point, t, pull)
         step, decrement = newton_direction(gradient, hessian)
         if not decrement >= 0:
             return point, False
@@ -100,26 +165,6 @@ def _centre(problem: Quadratic, point: _Point, t: float, pull: Tensor) -> tuple[
             return point, decrement <= 1
         point = moved
     return point, False
-
-
-def _derivatives(problem: Quadratic, point: _Point, t: float, pull: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient and Hessian in the free entries of lam, and in rho last."""
-    lam, rho, f = point.lam, point.rho, problem.free
-    K = problem.K / rho
-    scaled = lam[:, None] * K
-    G = torch.cholesky_inverse(point.factor)
-    B = problem.A.T - scaled
-    Y = G @ B
-    C = scaled * lam
-    GC = G @ C
-    hessian = torch.empty(f + 1, f + 1, dtype=lam.dtype)
-    hessian[:f, :f] = 2 * (G * (B.T @ Y + K) + Y * Y.T)[:f, :f]
-    trace = float(GC.diagonal().sum())
-    cross = torch.linalg.vecdot(GC, Y.T) - torch.linalg.vecdot(G, scaled.T)
-    hessian[:f, f] = hessian[f, :f] = 2 * cross[:f] / rho
-    hessian[f, f] = (float((GC * GC.T).sum()) + 2 * trace + problem.rank) / rho**2
-    gradient = torch.cat([(pull - 2 * Y.diagonal())[:f], lam.new_tensor([t - (trace + problem.rank) / rho])])
-    return gradient, hessian
 
 
 def newton_direction(gradient: Tensor, hessian: Tensor) -> tuple[Tensor, float]:
@@ -135,7 +180,7 @@ def newton_direction(gradient: Tensor, hessian: Tensor) -> tuple[Tensor, float]:
     return step, -0.5 * float(gradient @ step)
 
 
-def _search(problem: Quadratic, point: _Point, t: float, pull: Tensor, step: Tensor, decrement: float) -> _Point | None:
+def _search(problem: Program[P], point: P, t: float, pull: Tensor, step: Tensor, decrement: float) -> P | None:
     """Backtrack until the next point is feasible and the objective has fallen enough."""
     f, change = problem.free, float(step[-1])
     slope = t * change + float(pull[:f] @ step[:f])
@@ -143,7 +188,7 @@ def _search(problem: Quadratic, point: _Point, t: float, pull: Tensor, step: Ten
     while length > _SHORTEST:
         lam = point.lam.clone()
         lam[:f] += length * step[:f]
-        moved = _feasible(problem, lam, point.rho + length * change)
+        moved = problem.feasible(lam, point.rho + length * change)
         if moved is not None:
             fall = length * slope + point.log_det() - moved.log_det()
             fall -= problem.rank * math.log1p(length * change / point.rho)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lben.activations import Activation, ReLU, check_activation
+from lben.convweights import ConvWeights
 from lben.errors import InvalidInput, NotWellPosed
 from lben.normalize import Normalize
 from lben.weights import Weights
@@ -27,7 +28,7 @@ class Certifiable(Protocol):
     @property
     def normalize(self) -> Normalize | None: ...
 
-    def weights(self) -> Weights: ...
+    def weights(self) -> Weights | ConvWeights: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,20 +81,21 @@ class Subject:
     scale: float | None
 
     @staticmethod
-    def of(net: Certifiable | Weights, activation: Activation | None = None) -> Subject:
+    def of(net: Certifiable | Weights | ConvWeights, activation: Activation | None = None) -> Subject:
         """A network's weights, activation and normalisation; or bare weights with an activation, ReLU if not given."""
         if isinstance(net, Weights):
             weights, scale = net, None
             activation = check_activation(ReLU() if activation is None else activation, weights.hidden_features)
-        elif isinstance(net, nn.Module) and callable(getattr(net, "weights", None)):
-            if activation is not None:
-                raise InvalidInput("activation is for bare weights: a network has its own.")
+        else:
+            Subject.refuse(net, activation)
+            assert not isinstance(net, ConvWeights)
             with torch.no_grad():
-                weights = net.weights()
+                given = net.weights()
+            if not isinstance(given, Weights):
+                raise InvalidInput("This takes dense weights: give it net.weights().dense() of a small network.")
+            weights = given
             activation = net.activation
             scale = None if net.normalize is None else float(net.normalize.std.min())
-        else:
-            raise InvalidInput(f"An equilibrium network or lben.Weights is needed, not {type(net).__name__}.")
         weights = weights.detach().validate()
         own: dict[str, Any] = {  # a copy, for the tensors of a network change under its name
             name: tensor.to("cpu", torch.float64, copy=True) for name, tensor in weights.tensors().items()
@@ -102,15 +104,27 @@ class Subject:
         linear = torch.tensor(activation.linear).expand(weights.hidden_features)
         return Subject(weights, linear, scale)
 
+    @staticmethod
+    def refuse(net: object, activation: Activation | None) -> None:
+        """Say what is wrong with what is no network, or with an activation for one."""
+        if not (isinstance(net, nn.Module) and callable(getattr(net, "weights", None))):
+            raise InvalidInput(f"An equilibrium network or lben.Weights is needed, not {type(net).__name__}.")
+        if activation is not None:
+            raise InvalidInput("activation is for bare weights: a network has its own.")
+
     def scale_of(self, domain: Domain) -> float:
-        """What a bound in `domain` is multiplied by to be one at the network's input."""
-        if domain not in ("input", "pixels"):
-            raise InvalidInput(f'domain must be "input" or "pixels", not {domain!r}.')
-        if domain == "input":
-            return 1.0
-        if self.scale is None:
-            raise InvalidInput("A bound in pixels needs a network made with normalize=Normalize(mean, std).")
-        return self.scale
+        return domain_scale(self.scale, domain)
+
+
+def domain_scale(scale: float | None, domain: Domain) -> float:
+    """What a bound in `domain` is multiplied by to be one at the network's input; `scale` is that of pixels."""
+    if domain not in ("input", "pixels"):
+        raise InvalidInput(f'domain must be "input" or "pixels", not {domain!r}.')
+    if domain == "input":
+        return 1.0
+    if scale is None:
+        raise InvalidInput("A bound in pixels needs a network made with normalize=Normalize(mean, std).")
+    return scale
 
 
 @dataclass(frozen=True, eq=False)

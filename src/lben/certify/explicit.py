@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,17 +14,24 @@ from torch.nn import functional as F
 from lben import checks
 from lben.activations import Activation, ReLU
 from lben.certify.certificate import Certifiable, Subject
-from lben.certify.wellposed import well_posed
+from lben.certify.convolution import ConvSubject, convolution_loss
+from lben.certify.wellposed import WellPosedness, well_posed
+from lben.convolutional import ConvExplicit, ConvNetwork
+from lben.convweights import ConvWeights
+from lben.equilibrium import BaseNetwork
 from lben.errors import ConvergenceWarning, NotWellPosed
 from lben.networks import EquilibriumNetwork
-from lben.operators import DenseOperator
+from lben.normalize import Normalize
+from lben.operators import Operator
 from lben.parameterize import Explicit
 from lben.solvers.base import Solution, Solver
+from lben.solvers.fista import FISTA
 from lben.solvers.newton import Newton
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
 
 PRECISE = PeacemanRachford(tolerance=1e-12)
+_SLOW_STEPS = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,31 +58,56 @@ class Evaluation:
 class ExplicitNetwork:
     """The weights of a network, or bare ones, at work in double precision on the CPU.
 
-    Where the weights carry no metric, one is looked for, by `search`; `proved` says whether there is one, and
-    `monotonicity` is its m, rounded down.
+    Where the weights carry no metric, one is looked for, by `search`; for a convolution the Euclidean one is tried.
+    `proved` says whether there is one, and `monotonicity` is its m, rounded down.
+    Shapes: Wo (p, n), metric (n,).
     """
 
-    def __init__(self, net: Certifiable | Weights, activation: Activation | None = None) -> None:
-        self.subject = Subject.of(net, activation)
-        if isinstance(net, Weights):
+    def __init__(self, net: Certifiable | Weights | ConvWeights, activation: Activation | None = None) -> None:
+        if isinstance(net, Weights | ConvWeights):
             sigma, normalize = (ReLU() if activation is None else activation), None
         else:
+            Subject.refuse(net, activation)
             sigma, normalize = net.activation, copy.deepcopy(net.normalize)
-        weights = self.subject.weights
+        self.search: WellPosedness | None = None
+        self.subject: Subject | ConvSubject
+        self.weights: Weights | ConvWeights
+        self.network: BaseNetwork
+        convolution = ConvSubject.of(net)
+        if convolution is None:
+            self._take_dense(Subject.of(net, activation), sigma, normalize)
+        else:
+            self._take_convolution(convolution, sigma, normalize)
+        self.network.double().eval()
+        self.monotonicity = self.operator.sure_monotonicity
+        self.proved = self.weights.lam is not None and self.monotonicity > 0
+
+    def _take_dense(self, subject: Subject, activation: Activation, normalize: Normalize | None) -> None:
+        weights = subject.weights
         self.search = well_posed(weights.W) if weights.lam is None else None
         if self.search is not None and self.search.holds:
             weights = replace(weights, lam=self.search.lam)
-        self.weights = weights
-        self.operator = DenseOperator(weights.W, weights.lam)
-        self.monotonicity = self.operator.sure_monotonicity
-        self.proved = weights.lam is not None and self.monotonicity > 0
-        self.network = EquilibriumNetwork(Explicit(weights), sigma, None, normalize).double().eval()
+        self.subject, self.weights = replace(subject, weights=weights), weights
+        self.operator: Operator = weights.operator()
+        self.Wo, self.metric = weights.Wo, weights.metric()
+        self.network = EquilibriumNetwork(Explicit(weights), activation, None, normalize)
+        self._loss = partial(_dense_loss, weights)
+
+    def _take_convolution(self, subject: ConvSubject, activation: Activation, normalize: Normalize | None) -> None:
+        tried = subject.with_metric()
+        if tried.weights.operator().sure_monotonicity > 0:
+            subject = tried
+        self.subject, self.weights = subject, subject.weights
+        self.operator = subject.weights.operator()
+        self.Wo, self.metric = subject.weights.output, subject.weights.metric_diagonal()
+        self.network = ConvNetwork(ConvExplicit(subject.weights), activation, None, normalize)
+        self._loss = partial(convolution_loss, subject.weights)
 
     def require_proof(self) -> None:
         """Refuse weights of which nothing is proved."""
         if self.proved:
             return
-        if self.weights.lam is None:
+        if self.search is not None:
             raise NotWellPosed(str(self.search), 2 * self.monotonicity)
         raise NotWellPosed(
             "Their metric does not prove these weights well-posed: I - W is not strongly monotone beyond rounding "
@@ -84,9 +117,16 @@ class ExplicitNetwork:
 
     def inputs(self, x: Tensor) -> Tensor:
         """A user's inputs as rows of doubles."""
-        checks.finite("x", checks.floating("x", x).detach())
-        checks.width("x", x, self.weights.in_features)
-        return x.detach().to("cpu", torch.float64, copy=True).reshape(-1, x.shape[-1])
+        flat = self.flat(x)
+        checks.finite("x", flat)
+        return flat.to("cpu", torch.float64, copy=True).reshape(-1, flat.shape[-1])
+
+    def flat(self, x: Tensor) -> Tensor:
+        """A user's inputs with their features in one dimension, the last: images become rows."""
+        checks.floating("x", x)
+        if isinstance(self.weights, ConvWeights):
+            x = self.weights.geometry.rows("x", x)
+        return checks.width("x", x, self.weights.in_features).detach()
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, solver: Solver = PRECISE) -> Evaluation:
@@ -96,31 +136,28 @@ class ExplicitNetwork:
         bounded by the absolute values of all terms of W c + U x + bz.
         """
         solution = self._solve(x, solver)
-        w, z = self.weights, solution.z
+        z = solution.z
         unit = torch.finfo(z.dtype).eps
         normalize = self.network.normalize
         size = x.abs() if normalize is None else (x.abs() + normalize.mean.abs()) / normalize.std
-        candidate = (z + solution.defect).abs()
-        terms = F.linear(candidate, w.W.abs(), w.bz.abs()) + F.linear(size, w.U.abs())
-        lost = (w.hidden_features + w.in_features + 16) * unit * (terms + z.abs())
-        spill = torch.linalg.vector_norm(lost * w.metric().sqrt(), dim=-1)
+        spill = self._loss(z + solution.defect, size, z)
         error = torch.full_like(spill, torch.inf)
         if self.proved:
             proved = solution.error_bound_for(self.operator) * (self.operator.monotonicity / self.monotonicity)
             error = proved + spill * (1 + (1 + self.operator.norm) / self.monotonicity)
             error = torch.nan_to_num(error, nan=torch.inf)
-        y = F.linear(z, w.Wo, w.by)
-        rounding = (w.hidden_features + 2) * unit * F.linear(z.abs(), w.Wo.abs(), w.by.abs())
+        y = F.linear(z, self.Wo, self.weights.by)
+        rounding = (self.weights.hidden_features + 2) * unit * F.linear(z.abs(), self.Wo.abs(), self.weights.by.abs())
         return Evaluation(y, z, error, rounding, solution.converged)
 
     def _solve(self, x: Tensor, solver: Solver) -> Solution:
         """Equilibria as good as they can be had; what is left open shows in the residual, and raises nothing."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            self.network.solver = replace(solver, on_failure="warn")
+            self.network.solver = replace(self.suitable(solver), on_failure="warn")
             solution = self.network.solve(x)
             failed = (~solution.converged).nonzero()[:, 0]
-            if len(failed) == 0 or isinstance(solver, Newton):
+            if len(failed) == 0 or isinstance(solver, Newton) or not self.operator.has_resolvent:
                 return solution
             self.network.solver = Newton(tolerance=solver.tolerance, on_failure="warn")
             other = self.network.solve(x[failed])
@@ -131,7 +168,21 @@ class ExplicitNetwork:
                 whole[failed[better]] = part[better]
         return solution
 
+    def suitable(self, solver: Solver) -> Solver:
+        """The solver, or FISTA to its tolerance where it needs a resolvent that the metric does not have."""
+        if self.operator.has_resolvent or not solver.needs_resolvent:
+            return solver
+        return FISTA(tolerance=solver.tolerance, max_iterations=_SLOW_STEPS, on_failure=solver.on_failure)
+
     def reach(self, rows: Tensor) -> Tensor:
         """By how much an error of one in the Lambda norm of z can move rows z: |rows Lam^(-1/2)|, row by row."""
-        lengths: Tensor = torch.linalg.vector_norm(rows / self.weights.metric().sqrt(), dim=-1)
+        lengths: Tensor = torch.linalg.vector_norm(rows / self.metric.sqrt(), dim=-1)
         return lengths
+
+
+def _dense_loss(w: Weights, candidate: Tensor, size: Tensor, z: Tensor) -> Tensor:
+    """What rounding may have changed in W c + U x + bz, in the Lambda norm, by the absolute values of all terms."""
+    terms = F.linear(candidate.abs(), w.W.abs(), w.bz.abs()) + F.linear(size, w.U.abs())
+    lost = (w.hidden_features + w.in_features + 16) * torch.finfo(z.dtype).eps * (terms + z.abs())
+    length: Tensor = torch.linalg.vector_norm(lost * w.metric().sqrt(), dim=-1)
+    return length

@@ -8,9 +8,11 @@ from torch import Tensor
 from lben import checks
 from lben.activations import Activation
 from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, check
+from lben.certify.convolution import ConvSubject, certify_convolution, convolution_product_bound
 from lben.certify.numerics import undisturbed
 from lben.certify.sdp import tightest
 from lben.certify.wellposed import well_posed
+from lben.convweights import ConvWeights
 from lben.errors import InvalidInput, NotWellPosed
 from lben.operators import DenseOperator
 from lben.weights import Weights
@@ -18,7 +20,7 @@ from lben.weights import Weights
 
 @undisturbed
 def certify(
-    net: Certifiable | Weights,
+    net: Certifiable | Weights | ConvWeights,
     gamma: float | None = None,
     *,
     lam: Tensor | None = None,
@@ -31,15 +33,19 @@ def certify(
     gamma: the bound to check, in `domain`; else the one the weights carry; else Condition `W` is checked instead.
     lam: the diagonal of the metric, shape (n,), as a certificate has it; else the one the weights carry, at its own
         scale; else the best that is found. `tightest_bound` searches all metrics.
-    rigorous: account for every rounding error, by ball arithmetic (extra `sdp`).
+    rigorous: account for every rounding error, by ball arithmetic (extra `sdp`); for a convolutional network by bounds
+        on all of them, which needs no extra.
     domain: where distances between inputs are measured, the network's input or pixels before its `Normalize`.
     activation: for bare weights: ReLU if not given.
     """
-    subject = Subject.of(net, activation)
-    scale = subject.scale_of(domain)
     if gamma is not None:
         gamma = checks.positive("gamma", gamma)
-    elif subject.weights.gamma is not None:
+    convolution = ConvSubject.of(net)
+    if convolution is not None:
+        return certify_convolution(convolution, gamma, lam, rigorous=rigorous, domain=domain)
+    subject = Subject.of(net, activation)
+    scale = subject.scale_of(domain)
+    if gamma is None and subject.weights.gamma is not None:
         gamma = subject.weights.gamma / scale
     if lam is not None:
         metric = _diagonal(lam, subject)
@@ -82,12 +88,15 @@ def _diagonal(lam: Tensor, subject: Subject) -> Tensor:
 
 @undisturbed
 def product_bound(
-    net: Certifiable | Weights, *, domain: Domain = "input", activation: Activation | None = None
+    net: Certifiable | Weights | ConvWeights, *, domain: Domain = "input", activation: Activation | None = None
 ) -> float:
     """|Wo Lam^(-1/2)| |Lam^(1/2) U| / m: the cheap bound, in the metric the weights carry or one that is found.
 
     To see what `tightest_bound` gains. Raises NotWellPosed where m <= 0.
     """
+    convolution = ConvSubject.of(net)
+    if convolution is not None:
+        return convolution_product_bound(convolution) / convolution.scale_of(domain)
     subject = Subject.of(net, activation)
     weights, scale = subject.weights, subject.scale_of(domain)
     lam = weights.lam

@@ -14,12 +14,14 @@ from lben.certify.certificate import Certifiable, Domain
 from lben.certify.explicit import ExplicitNetwork
 from lben.certify.numerics import undisturbed
 from lben.certify.pieces import steep_inputs
+from lben.convweights import ConvWeights
 from lben.errors import ConvergenceWarning
 from lben.progress import track
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
 
 _MOST_POINTS = 1000  # of the data, at which the Jacobian is looked at
+_MOST_UNITS = 4_000_000  # in all of those points together
 _STEEP_UNITS = 2560  # in all starts of the search over slopes together
 _STEEP_MOST = 640  # in one: beyond that a start takes minutes
 _POWER_STEPS = 20
@@ -53,7 +55,7 @@ class LowerBound:
 
 @undisturbed
 def lipschitz_lower_bound(
-    net: Certifiable | Weights,
+    net: Certifiable | Weights | ConvWeights,
     x: Tensor | None = None,
     *,
     restarts: int = 32,
@@ -98,8 +100,9 @@ class _Search:
         if points is not None and len(points) > 1:
             spread = float(points.std(dim=0).square().mean().sqrt())
             self.spread = spread if spread > 0 else 1.0
-        self.points = self._random(64) if points is None or len(points) == 0 else self._sample(points, _MOST_POINTS)
-        explicit.network.solver = PeacemanRachford(tolerance=1e-6, on_failure="warn")
+        most = max(32, min(_MOST_POINTS, _MOST_UNITS // explicit.weights.hidden_features))
+        self.points = self._random(min(64, most)) if points is None or len(points) == 0 else self._sample(points, most)
+        explicit.network.solver = explicit.suitable(PeacemanRachford(tolerance=1e-6, on_failure="warn"))
 
     def run(self, restarts: int, steps: int, progress: bool, domain: Domain) -> LowerBound:
         starts = torch.cat([self._steep(restarts), self.points, self._random(restarts)])
@@ -124,8 +127,13 @@ class _Search:
         return LowerBound(value, inputs, trace, domain, self.explicit.proved)
 
     def _steep(self, restarts: int) -> Tensor:
-        """Inputs of steep linear pieces, in the coordinates of the search: the wider the network, the fewer."""
+        """Inputs of steep linear pieces, in the coordinates of the search: the wider the network, the fewer.
+
+        None for a convolution, whose W is no matrix and whose U has far too small a rank.
+        """
         w, normalize = self.explicit.weights, self.explicit.network.normalize
+        if not isinstance(w, Weights):
+            return self._random(0)
         if normalize is not None:
             scaled = w.U / normalize.std
             w = replace(w, U=scaled, bz=w.bz - (scaled * normalize.mean).sum(dim=1))
@@ -187,7 +195,7 @@ class _Search:
         count = pairs.shape[1]
         result = self.explicit.evaluate(pairs.reshape(2 * count, -1))
         y1, y2 = result.y.reshape(2, count, -1)
-        reach = float(torch.linalg.matrix_norm(self.explicit.weights.Wo / self.explicit.weights.metric().sqrt(), 2))
+        reach = float(torch.linalg.matrix_norm(self.explicit.Wo / self.explicit.metric.sqrt(), 2))
         error = torch.linalg.vector_norm(result.rounding, dim=-1)
         if self.explicit.proved:
             error = error + reach * result.hidden_error

@@ -13,9 +13,12 @@ from torch import Tensor
 from lben import checks
 from lben.activations import Activation
 from lben.certify.certificate import Certifiable, Domain, Subject, check
+from lben.certify.channelwise import tightest_convolution
+from lben.certify.convolution import ConvSubject, certify_convolution, convolution_product_bound
 from lben.certify.explicit import PRECISE, ExplicitNetwork
 from lben.certify.numerics import undisturbed
 from lben.certify.sdp import tightest
+from lben.convweights import ConvWeights
 from lben.errors import InvalidInput
 from lben.progress import track
 from lben.solvers.base import Solver, check_solver
@@ -49,7 +52,7 @@ class CertifiedAccuracy:
 
 @undisturbed
 def certified_radius(
-    net: Certifiable | Weights,
+    net: Certifiable | Weights | ConvWeights,
     x: Tensor,
     y: Tensor | None = None,
     *,
@@ -69,20 +72,21 @@ def certified_radius(
     """
     explicit = ExplicitNetwork(net, activation)
     explicit.require_proof()
-    subject = replace(explicit.subject, weights=explicit.weights)
+    subject = explicit.subject
     classes = explicit.weights.out_features
     if classes < 2:
         raise InvalidInput("A radius needs at least two outputs to choose between, but the network has one.")
     rows, scale = explicit.inputs(x), subject.scale_of(domain)
     method = PRECISE if solver is None else check_solver(solver)
-    labels = None if y is None else check_labels(y, tuple(x.shape[:-1]), classes)
+    batch = explicit.flat(x).shape[:-1]
+    labels = None if y is None else check_labels(y, tuple(batch), classes)
     bounds = _kept_bounds(net, subject, progress) if pairwise else _joint_bounds(subject)
 
     result = explicit.evaluate(rows, method)
     predicted = result.y.argmax(dim=-1)
     at = torch.arange(len(rows))
     gap = result.y[at, predicted][:, None] - result.y
-    Wo = explicit.weights.Wo
+    Wo = explicit.Wo
     reach = explicit.reach(Wo[:, None] - Wo)[predicted]
     error = reach * result.hidden_error[:, None] + result.rounding + result.rounding[at, predicted][:, None]
     radius = (gap - error) / bounds[predicted]
@@ -90,12 +94,11 @@ def certified_radius(
     radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0) * (scale * (1 - 1e-12))
     if labels is not None:
         radius = torch.where(predicted == labels, radius, 0.0)
-    batch = x.shape[:-1]
     return CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds / scale)
 
 
 def certified_accuracy(
-    net: Certifiable | Weights,
+    net: Certifiable | Weights | ConvWeights,
     x: Tensor,
     y: Tensor,
     radii: Sequence[float] | Tensor,
@@ -150,50 +153,72 @@ def check_sizes(name: str, sizes: Sequence[float] | Tensor) -> Tensor:
     return values
 
 
-def _joint_bounds(subject: Subject) -> Tensor:
+def _joint_bounds(subject: Subject | ConvSubject) -> Tensor:
     """sqrt(2) times a bound of the whole network, for every pair: gamma where it holds, else the tightest."""
     weights = subject.weights
     gamma = weights.gamma
-    if gamma is None or weights.lam is None or not _holds(subject, weights.lam, gamma):
-        gamma = tightest(subject).gamma
-    assert gamma is not None
+    if gamma is None or weights.lam is None or not _holds(subject, gamma):
+        gamma = _tightest(subject)
     return torch.full((weights.out_features,) * 2, math.sqrt(2) * gamma, dtype=torch.float64)
 
 
-def _holds(subject: Subject, lam: Tensor, gamma: float) -> bool:
-    return check(subject, lam, gamma, rigorous=False, domain="input").holds
+def _holds(subject: Subject | ConvSubject, gamma: float) -> bool:
+    """Whether gamma is proved in the metric that the weights carry."""
+    if isinstance(subject, ConvSubject):
+        return certify_convolution(subject, gamma, None, rigorous=False, domain="input").holds
+    return check(subject, subject.weights.metric(), gamma, rigorous=False, domain="input").holds
 
 
-def _kept_bounds(net: Certifiable | Weights, subject: Subject, progress: bool) -> Tensor:
+def _tightest(subject: Subject | ConvSubject) -> float:
+    """The tightest bound that the class of metrics allows; for metric "pixel" gamma or the product bound."""
+    if isinstance(subject, Subject):
+        gamma = tightest(subject).gamma
+    elif subject.weights.metric == "pixel":
+        gamma, whole = subject.weights.gamma, len(subject.mix) == subject.weights.out_features
+        product = convolution_product_bound(subject)
+        return product if gamma is None or not whole or not _holds(subject, gamma) else min(gamma, product)
+    else:
+        gamma = tightest_convolution(subject, rigorous=False, domain="input").gamma
+    assert gamma is not None
+    return gamma
+
+
+def _outputs(subject: Subject | ConvSubject, i: int, j: int) -> Subject | ConvSubject:
+    """The subject whose one output is y_i - y_j."""
+    if isinstance(subject, ConvSubject):
+        return replace(subject, mix=subject.mix[i : i + 1] - subject.mix[j : j + 1])
+    weights = subject.weights
+    row = weights.Wo[i : i + 1] - weights.Wo[j : j + 1]
+    return replace(subject, weights=replace(weights, Wo=row, by=weights.by[:1], gamma=None))
+
+
+def _kept_bounds(net: Certifiable | Weights | ConvWeights, subject: Subject | ConvSubject, progress: bool) -> Tensor:
     """The pairwise bounds of a network, from where they are kept if no weight has changed."""
-    if isinstance(net, Weights):
+    if isinstance(net, Weights | ConvWeights):
         return _pairwise_bounds(subject, progress)
-    kept: tuple[Subject, Tensor] | None = getattr(net, "kept_bounds", None)
+    kept: tuple[Subject | ConvSubject, Tensor] | None = getattr(net, "kept_bounds", None)
     if kept is None or not _same(kept[0], subject):
         kept = subject, _pairwise_bounds(subject, progress)
         setattr(net, "kept_bounds", kept)  # noqa: B010 (a note on the network, which need not know of it)
     return kept[1]
 
 
-def _same(one: Subject, other: Subject) -> bool:
-    a, b = one.weights.tensors(), other.weights.tensors()
-    names = ("W", "U", "Wo", "lam")  # biases do not matter to a bound
-    return torch.equal(one.linear, other.linear) and all(
-        (name in a) == (name in b) and (name not in a or torch.equal(a[name], b[name])) for name in names
-    )
+def _same(one: Subject | ConvSubject, other: Subject | ConvSubject) -> bool:
+    a, b = (
+        {n: t for n, t in s.weights.tensors().items() if n not in ("bz", "by")} for s in (one, other)
+    )  # no bound depends on biases
+    if isinstance(one, Subject) and isinstance(other, Subject) and not torch.equal(one.linear, other.linear):
+        return False
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def _pairwise_bounds(subject: Subject, progress: bool) -> Tensor:
+def _pairwise_bounds(subject: Subject | ConvSubject, progress: bool) -> Tensor:
     """The tightest bound of y_i - y_j for every pair; each search starts where the joint one did, well inside."""
-    joint = tightest(subject)
-    assert joint.gamma is not None
-    weights = subject.weights
-    bounds = torch.zeros(weights.out_features, weights.out_features, dtype=torch.float64)
-    pairs = list(combinations(range(weights.out_features), 2))
+    joint = _tightest(subject)
+    classes = subject.weights.out_features
+    bounds = torch.zeros(classes, classes, dtype=torch.float64)
+    pairs = list(combinations(range(classes), 2))
     for i, j in track(pairs, "Bounds of pairs of outputs", len(pairs), show=progress):
-        row = weights.Wo[i : i + 1] - weights.Wo[j : j + 1]
-        pair = replace(weights, Wo=row, by=weights.by[:1], gamma=None)
-        gamma = tightest(replace(subject, weights=pair)).gamma
-        assert gamma is not None
-        bounds[i, j] = bounds[j, i] = min(gamma, math.sqrt(2) * joint.gamma)
+        gamma = _tightest(_outputs(subject, i, j))
+        bounds[i, j] = bounds[j, i] = min(gamma, math.sqrt(2) * joint)
     return bounds

@@ -14,8 +14,11 @@ from torch import Tensor
 from lben.activations import Activation
 from lben.certify.barrier import Quadratic, minimise_rho
 from lben.certify.certificate import Certifiable, Certificate, Domain, Reduced, Subject, check
+from lben.certify.channelwise import tightest_convolution
+from lben.certify.convolution import ConvSubject
 from lben.certify.numerics import undisturbed
 from lben.certify.wellposed import well_posed
+from lben.convweights import ConvWeights
 from lben.errors import BoundNotMet, InvalidInput, NotConverged, NotWellPosed
 from lben.extras import need
 from lben.weights import Weights
@@ -28,7 +31,7 @@ _ROOM = 10  # how far above the smallest rho of its lam the barrier method start
 
 @undisturbed
 def tightest_bound(
-    net: Certifiable | Weights,
+    net: Certifiable | Weights | ConvWeights,
     *,
     solver: BoundSolver = "barrier",
     rigorous: bool = False,
@@ -40,8 +43,14 @@ def tightest_bound(
     Linear units are eliminated first, since as slopes in [0, 1] they would cost. `solver`: "barrier", the method made
     for this problem, or "scs", the general one through cvxpy, as an independent check. Whatever they answer is made
     feasible and checked again from the weights. `activation` is for bare weights: ReLU if not given.
+    For a convolutional network the metrics are those with one entry a channel, and linear units stay.
     Raises NotWellPosed where no metric proves an equilibrium.
     """
+    convolution = ConvSubject.of(net)
+    if convolution is not None:
+        if solver != "barrier":
+            raise InvalidInput(f'solver must be "barrier" for a convolutional network, not {solver!r}.')
+        return tightest_convolution(convolution, rigorous=rigorous, domain=domain)
     return tightest(Subject.of(net, activation), solver=solver, rigorous=rigorous, domain=domain)
 
 

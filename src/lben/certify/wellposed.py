@@ -10,7 +10,9 @@ from torch import Tensor
 from lben import checks
 from lben.certify.barrier import newton_direction
 from lben.certify.certificate import Certifiable, Subject
+from lben.certify.convolution import refuse_convolution
 from lben.certify.numerics import undisturbed
+from lben.convweights import ConvWeights
 from lben.errors import InvalidInput
 from lben.weights import Weights
 
@@ -70,8 +72,9 @@ class WellPosedness:
 
 
 @undisturbed
-def well_posed(net: Certifiable | Weights | Tensor) -> WellPosedness:
+def well_posed(net: Certifiable | Weights | ConvWeights | Tensor) -> WellPosedness:
     """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, weights or a network."""
+    refuse_convolution(net, "well_posed")
     W = _square(net) if isinstance(net, Tensor) else Subject.of(net).weights.W
     if float(W.abs().max()) > _LARGEST:
         raise InvalidInput(

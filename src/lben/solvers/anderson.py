@@ -35,6 +35,10 @@ class Anderson(Solver):
                 f"Anderson accelerates PeacemanRachford, DouglasRachford or ForwardBackward, not {self.method!r}."
             )
 
+    @property
+    def needs_resolvent(self) -> bool:
+        return self.method.needs_resolvent
+
     def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
         inner = self.method.begin(problem, start)
         assert isinstance(inner, SplittingIteration)

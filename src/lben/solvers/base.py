@@ -13,9 +13,10 @@ from torch import Tensor
 from lben import checks
 from lben.activations import Activation
 from lben.errors import InvalidInput
-from lben.operators import DenseOperator
+from lben.operators import Operator
 
 if TYPE_CHECKING:
+    from lben.convweights import ConvWeights
     from lben.weights import Weights
 
 OnFailure = Literal["raise", "warn", "fallback"]
@@ -25,7 +26,7 @@ OnFailure = Literal["raise", "warn", "fallback"]
 class Problem:
     """Find z with z = sigma(W z + b), for every row b of shape (batch, n)."""
 
-    operator: DenseOperator
+    operator: Operator
     activation: Activation
     b: Tensor
 
@@ -73,15 +74,15 @@ class Solution:
             history=None if self.history is None else self.history.reshape(len(self.history), *batch),
         )
 
-    def error_bound(self, weights: Weights) -> Tensor:
+    def error_bound(self, weights: Weights | ConvWeights) -> Tensor:
         """A proved bound on |z - z*| in the norm of Lambda, per sample: |W defect|_Lam / m.
 
         z is the exact equilibrium for the bias b + W defect, and the map from bias to equilibrium is
         1/m-Lipschitz in the Lambda norm. Infinite where no metric proves m > 0.
         """
-        return self.error_bound_for(DenseOperator(weights.W.detach(), weights.lam))
+        return self.error_bound_for(weights.detach().operator())
 
-    def error_bound_for(self, operator: DenseOperator) -> Tensor:
+    def error_bound_for(self, operator: Operator) -> Tensor:
         """`error_bound` with the metric and the m of an operator."""
         flat = self.defect.reshape(-1, operator.size)
         moved = operator.affine(flat, torch.zeros_like(flat))
@@ -113,23 +114,37 @@ class Solver(ABC):
     max_iterations: when to give up.
     on_failure: what to do then: "raise" NotConverged, "warn" and return what there is, or "fallback" to Newton's
         method for the samples that failed, with a warning. None: fall back in training, raise in evaluation.
+    backward: the solver of the adjoint problem, which gives gradients; None: this one.
     """
 
     tolerance: float = 1e-4
     max_iterations: int = 2000
     on_failure: OnFailure | None = None
+    backward: Solver | None = None
 
     def __post_init__(self) -> None:
         checks.positive("tolerance", self.tolerance)
         checks.count("max_iterations", self.max_iterations)
         if self.on_failure not in (None, "raise", "warn", "fallback"):
             raise InvalidInput(f'on_failure must be "raise", "warn", "fallback" or None, not {self.on_failure!r}.')
+        if self.backward is not None:
+            check_solver(self.backward)
+
+    @property
+    def adjoint(self) -> Solver:
+        """The solver of the adjoint problem."""
+        return self if self.backward is None else self.backward
+
+    @property
+    def needs_resolvent(self) -> bool:
+        """Whether it inverts I + alpha (I - W), which not every metric of a convolution allows."""
+        return False
 
     @abstractmethod
     def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
         """The iteration at its first point: zero, a given z, or the state of an earlier solution."""
 
-    def first_burst(self, operator: DenseOperator) -> int:
+    def first_burst(self, operator: Operator) -> int:
         """How many iterations to make before the residual is looked at."""
         return 8
 

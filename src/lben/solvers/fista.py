@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.operators import DenseOperator
+from lben.operators import Operator
 from lben.solvers.base import Iteration, Problem, Solution
 from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
 
@@ -21,7 +21,7 @@ class FISTA(Splitting):
     and what is left is forward-backward splitting, which converges at the step c.
     """
 
-    def automatic_alpha(self, operator: DenseOperator) -> float:
+    def automatic_alpha(self, operator: Operator) -> float:
         """1/L where Lambda W is symmetric, else c, which is at most 1/L; with m <= 0 1/L is a guess."""
         return operator.forward_step()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.operators import DenseOperator
+from lben.operators import Operator
 from lben.solvers.base import Iteration, Problem, Solution
 from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
 
@@ -16,7 +16,7 @@ from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
 class ForwardBackward(Splitting):
     """z+ = prox^alpha((1 - alpha) z + alpha (W z + b)); it converges for alpha < 2c if the metric proves m > 0."""
 
-    def automatic_alpha(self, operator: DenseOperator) -> float:
+    def automatic_alpha(self, operator: Operator) -> float:
         """c, the best for what m and c tell (rate sqrt(1 - c m)); with m <= 0 nothing is proved and 1/L is a guess."""
         return operator.forward_step()
 

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 
 from lben.errors import ConvergenceWarning, NotConverged
+from lben.gain import Gain
 from lben.solvers.base import OnFailure, Problem, Solution, Solver, Yardstick
 
 _CONFIRMING_STEPS = 5
+_SLOW_STEPS = 100_000  # of forward-backward where there is no resolvent to make Newton safe
+_LINEAR_STEPS = 10  # of an inexact Newton step
 _NEWTON_ENTRIES = 2**23  # matrix entries that one batch of dense solves may hold: 64 MB in double precision
 
 
@@ -104,11 +107,16 @@ def _confirm(solver: Solver, problem: Problem, solution: Solution) -> Solution:
 
 
 def newton_step(problem: Problem, z: Tensor) -> Tensor:
-    """-(I - J W)^-1 (z - sigma(W z + b)), a dense solve for each sample; NaN where I - J W is singular."""
+    """-(I - J W)^-1 (z - sigma(W z + b)), exactly for a matrix W and roughly else; NaN where I - J W is singular."""
     v = problem.operator.affine(z, problem.b)
     defect = z - problem.activation(v)
     slope = problem.activation.derivative(v)
     W = problem.operator.matrix()
+    return _iterative_step(problem, slope, defect) if W is None else _dense_step(W, slope, defect)
+
+
+def _dense_step(W: Tensor, slope: Tensor, defect: Tensor) -> Tensor:
+    """A dense solve for each sample."""
     identity = torch.eye(W.shape[0], dtype=W.dtype, device=W.device)
     rows = max(1, _NEWTON_ENTRIES // W.numel())
     steps = []
@@ -118,6 +126,20 @@ def newton_step(problem: Problem, z: Tensor) -> Tensor:
     return torch.cat(steps)
 
 
+def _iterative_step(problem: Problem, slope: Tensor, defect: Tensor) -> Tensor:
+    """The step s = t - r by the linear equilibrium t = J (W t - W r), for a W that is too large to be a matrix."""
+    from lben.solvers.anderson import Anderson
+    from lben.solvers.forward_backward import ForwardBackward
+    from lben.solvers.peaceman_rachford import PeacemanRachford
+
+    method = PeacemanRachford() if problem.operator.has_resolvent else ForwardBackward()
+    b = problem.operator.affine(-defect, torch.zeros_like(defect))
+    linear = Problem(problem.operator, Gain(slope, problem.activation.own_prox), b)
+    iteration = Anderson(method=method).begin(linear, None)
+    iteration.advance(_LINEAR_STEPS)
+    return iteration.candidate() - defect
+
+
 def _handle_failure(solver: Solver, problem: Problem, solution: Solution, on_failure: OnFailure) -> Solution:
     message = _explain(solver, problem, solution)
     if on_failure == "raise":
@@ -125,24 +147,33 @@ def _handle_failure(solver: Solver, problem: Problem, solution: Solution, on_fai
     if on_failure == "warn":
         warnings.warn(message, ConvergenceWarning, stacklevel=4)
         return solution
-    warnings.warn(f"{message} Falling back to Newton for those.", ConvergenceWarning, stacklevel=4)
-    return _fall_back(solver, problem, solution)
+    safe = _safe_method(solver, problem)
+    warnings.warn(f"{message} Falling back to {type(safe).__name__} for those.", ConvergenceWarning, stacklevel=4)
+    return _fall_back(safe, problem, solution)
 
 
-def _fall_back(solver: Solver, problem: Problem, solution: Solution) -> Solution:
-    """Solve the samples that failed again, from nothing, by the safeguarded Newton method."""
-    from lben.solvers.newton import Newton
-
+def _fall_back(safe: Solver, problem: Problem, solution: Solution) -> Solution:
+    """Solve the samples that failed again, from nothing, by a safe method."""
     failed = ~solution.converged
     index = failed.nonzero()[:, 0]
     failed_rows = replace(problem.rows(index), operator=problem.operator.exact())
-    rescue = solve(Newton(tolerance=solver.tolerance), failed_rows, on_failure="raise")
+    rescue = solve(safe, failed_rows, on_failure="raise")
     parts = {name: getattr(solution, name).clone() for name in ("z", "v", "residual", "defect")}
     for name, whole in parts.items():
         whole[index] = getattr(rescue, name)
     iterations = solution.iterations + rescue.iterations
     method = f"{solution.method}, then {rescue.method}"
     return replace(solution, iterations=iterations, method=method, refuted=None, state=None, **parts)
+
+
+def _safe_method(solver: Solver, problem: Problem) -> Solver:
+    """Safeguarded Newton; without a resolvent to guard it, forward-backward, which converges at its own step."""
+    from lben.solvers.forward_backward import ForwardBackward
+    from lben.solvers.newton import Newton
+
+    if problem.operator.has_resolvent:
+        return Newton(tolerance=solver.tolerance)
+    return ForwardBackward(tolerance=solver.tolerance, max_iterations=_SLOW_STEPS)
 
 
 def _explain(solver: Solver, problem: Problem, solution: Solution) -> str:
@@ -158,5 +189,6 @@ def _explain(solver: Solver, problem: Problem, solution: Solution) -> str:
         return f"{text} The iterates overflowed: scale the input down or use float64."
     if worst < 1e3 * torch.finfo(problem.b.dtype).eps:
         return f"{text} {str(problem.b.dtype)[6:]} cannot resolve so small a tolerance: use float64 or loosen it."
-    other = "use float64" if solution.method == "Newton" else "use lben.Newton()"
+    no_newton = solution.method == "Newton" or not problem.operator.has_resolvent
+    other = "use float64" if no_newton else "use lben.Newton()"
     return f"{text} Raise max_iterations, loosen tolerance, leave alpha at its automatic value, or {other}."

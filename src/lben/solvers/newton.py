@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.operators import DenseOperator
+from lben.operators import Operator
 from lben.solvers.base import Iteration, Problem, Solution, Solver, Yardstick
 from lben.solvers.loop import newton_step
 from lben.solvers.peaceman_rachford import PeacemanRachford
@@ -19,19 +19,24 @@ _MOST_STEPS = 192
 
 @dataclass(frozen=True, kw_only=True)
 class Newton(Solver):
-    """z+ = z - (I - J W)^-1 (z - sigma(W z + b)), J = sigma'(W z + b): a few steps, each a dense solve a sample.
+    """z+ = z - (I - J W)^-1 (z - sigma(W z + b)), J = sigma'(W z + b): a few steps, each a linear solve.
 
     It starts from six Peaceman-Rachford steps. A sample whose Newton step does not halve its defect goes back to
     Peaceman-Rachford, for longer each time, so that every sample converges wherever that method does.
-    For polishing and certifying; too slow for training.
+    For polishing and certifying; too slow for training. The solve is dense, sample by sample, where W is a matrix;
+    where it is a convolution, a few accelerated Peaceman-Rachford steps on the linear problem.
     """
 
     max_iterations: int = 100
 
+    @property
+    def needs_resolvent(self) -> bool:
+        return True
+
     def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
         return _Newton(problem, start, self.tolerance)
 
-    def first_burst(self, operator: DenseOperator) -> int:
+    def first_burst(self, operator: Operator) -> int:
         return 1
 
     def next_burst(self, worst: float, taken: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.operators import DenseOperator
+from lben.operators import Operator
 from lben.solvers.base import Iteration, Problem, Solution
 from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
 
@@ -21,13 +21,17 @@ class PeacemanRachford(Splitting):
     It converges for every alpha > 0 if the metric proves m > 0.
     """
 
-    def automatic_alpha(self, operator: DenseOperator) -> float:
+    @property
+    def needs_resolvent(self) -> bool:
+        return True
+
+    def automatic_alpha(self, operator: Operator) -> float:
         """sqrt(c/m), the best for what m and c tell: 1/sqrt(m L) if I - W is symmetric in the metric, and
         about 1/L if its skew part rules. With m <= 0 nothing is proved and 1/L is a guess.
         """
         return operator.balanced_step()
 
-    def first_burst(self, operator: DenseOperator) -> int:
+    def first_burst(self, operator: Operator) -> int:
         """A fit to what trained networks need: a look too early costs as much as three iterations too many."""
         rate = operator.expected_rate() if self.alpha == "auto" else 0.5
         needed = math.log(min(self.tolerance, 0.5)) / math.log(rate) if 0 < rate < 1 else 1.0
@@ -50,7 +54,8 @@ class _PeacemanRachford(SplittingIteration):
         super().__init__(problem, alpha)
         self.reflect = problem.activation.reflection(alpha)
         self.cayley = problem.operator.cayley(alpha)
-        self.offset = torch.addmm(problem.b, problem.b, self.cayley, beta=alpha, alpha=alpha)
+        scaled = alpha * problem.b
+        self.offset = self.cayley(scaled, scaled, None)
         self.u = self.offset if start is None else self._warm_u(start)
         self.w = self.u
 
@@ -65,7 +70,7 @@ class _PeacemanRachford(SplittingIteration):
         u, w, own = self.u, self.w, None
         for _ in range(steps):
             w = self.reflect(u)
-            u = own = torch.addmm(self.offset, w, self.cayley, out=own)
+            u = own = self.cayley(self.offset, w, own)
         self.u, self.w = u, w
 
     def candidate(self) -> Tensor:
@@ -77,7 +82,7 @@ class _DouglasRachford(_PeacemanRachford):
     def advance(self, steps: int) -> None:
         for _ in range(steps):
             self.w = self.reflect(self.u)
-            self.reflection = torch.addmm(self.offset, self.w, self.cayley)
+            self.reflection = self.cayley(self.offset, self.w, None)
             self.u = torch.lerp(self.u, self.reflection, 0.5)
 
     def candidate(self) -> Tensor:

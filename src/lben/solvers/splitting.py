@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lben import checks
 from lben.errors import InvalidInput
-from lben.operators import DenseOperator
+from lben.operators import Operator
 from lben.solvers.base import Iteration, Problem, Solution, Solver
 
 
@@ -28,12 +28,12 @@ class Splitting(Solver):
         if self.alpha != "auto":
             checks.positive("alpha", self.alpha)
 
-    def step_size(self, operator: DenseOperator) -> float:
+    def step_size(self, operator: Operator) -> float:
         """The alpha in use for this operator."""
         return self.automatic_alpha(operator) if self.alpha == "auto" else float(self.alpha)
 
     @abstractmethod
-    def automatic_alpha(self, operator: DenseOperator) -> float:
+    def automatic_alpha(self, operator: Operator) -> float:
         """The alpha that the weights suggest."""
 
 

@@ -1,0 +1,97 @@
+"""Positive definiteness of a convolution plus a matrix of low rank, with every rounding error bounded beforehand.
+
+A Cholesky factorisation that runs to its end in floating-point arithmetic proves that the matrix it was given, plus a
+small multiple of I, is positive semidefinite: the multiple is at most k u/(1 - k u) times the trace, k = size + 2 and u
+the unit roundoff, for every order of summation (Demmel 1989; Rump 2006). So a matrix from which a little more than that
+was subtracted is proved.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lben.grid import real_form
+
+if TYPE_CHECKING:
+    from lben.certify.certificate import Verdict
+    from lben.certify.convolution import Condition
+
+_UNIT = torch.finfo(torch.float64).eps
+
+
+def decide(condition: Condition, *, at_least: float = 0.0) -> Verdict:
+    """Whether D + F M F' has no eigenvalue up to `at_least`, proved; "undecided" where neither it nor its contrary is.
+
+    With F M F' = P P' - R R' and floor a proved lower bound of D: the sum is positive definite if I - R' H^-1 R is,
+    H = D + P P'. For any Y, R' H^-1 R = R'Y + Y'r + r' H^-1 r with r = R - H Y, and the last is at most |r|^2/floor.
+    """
+    D = real_form(condition.D.real, condition.D.imag)
+    D = (D + D.mT) / 2
+    identity = torch.eye(D.shape[-1], dtype=D.dtype)
+    columns, J = condition.factors()
+    real = torch.cat([columns.real, columns.imag], dim=1)
+    P, R = real[:, :, J > 0], real[:, :, J < 0]
+    # what D and F may be off by, and M's factors, which are rounded a few times more
+    size = float(torch.linalg.vector_norm(real)) ** 2
+    lost = condition.block_error() + 4 * (condition.column_error() + 64 * len(J) * _UNIT) * size
+    shifted = D - (at_least + lost) * (1 + 4 * _UNIT) * identity
+    floor = _floor(shifted)
+    if floor > 0 and (R.shape[-1] == 0 or _schur_holds(shifted, P, R, floor)):
+        return "holds"
+    return "fails" if R.shape[-1] == 0 and P.shape[-1] == 0 and _refuted(D, at_least, lost) else "undecided"
+
+
+def _floor(D: Tensor) -> float:
+    """A proved lower bound of the smallest eigenvalue of all blocks; 0 if none above 0 is proved."""
+    size = D.shape[-1]
+    trace = float(D.diagonal(dim1=1, dim2=2).abs().sum(dim=1).max())
+    needed = 2 * (size + 2) * _UNIT * trace
+    guess = float(torch.linalg.eigvalsh(D)[:, 0].min())
+    for share in (0.5, 1e-2, 0.0):
+        shift = share * guess + needed
+        _, info = torch.linalg.cholesky_ex(D - shift * torch.eye(size, dtype=D.dtype))
+        if guess > 0 and not bool((info != 0).any()):
+            return max(share * guess, 0.0) if share else math.ulp(0.0)
+    return 0.0
+
+
+def _schur_holds(D: Tensor, P: Tensor, R: Tensor, floor: float) -> bool:
+    """Whether I - R' (D + P P')^-1 R is proved positive definite."""
+    factor = torch.linalg.cholesky(D)
+    inside = torch.cholesky_solve(P, factor)
+    small = torch.eye(P.shape[-1], dtype=D.dtype) + _product(P, inside)
+    Y = torch.cholesky_solve(R, factor)
+    Y = Y - inside @ torch.linalg.solve(small, _product(P, Y))
+    back = _product(P, Y)
+    rest = R - D @ Y - P @ back
+    norm = [float(torch.linalg.vector_norm(part)) for part in (Y, P, R, rest)]
+    count = Y[..., 0].numel() + P.shape[-1] + 8
+    sizes = float(torch.linalg.matrix_norm(D).max()) * norm[0] + norm[1] ** 2 * norm[0] + norm[2]
+    rest_norm = norm[3] + 2 * count * _UNIT * sizes
+    product = _product(R, Y)
+    wrong = norm[0] * rest_norm + 2 * count * _UNIT * norm[2] * norm[0]
+    if floor > 1e-300:
+        wrong += rest_norm**2 / floor
+    else:
+        return False
+    matrix = torch.eye(R.shape[-1], dtype=D.dtype) - (product + product.T) / 2
+    return _floor((matrix - 1.01 * wrong * torch.eye(len(matrix), dtype=D.dtype))[None]) > 0
+
+
+def _refuted(D: Tensor, at_least: float, lost: float) -> bool:
+    """Whether a vector shows an eigenvalue below `at_least`, beyond every error of its quotient."""
+    values, vectors = torch.linalg.eigh(D)
+    worst = int(values[:, 0].argmin())
+    v = vectors[worst, :, 0]
+    quotient = float(v @ (D[worst] @ v))
+    error = 4 * len(v) * _UNIT * float(torch.linalg.matrix_norm(D[worst])) + lost
+    return quotient + 2 * error < at_least
+
+
+def _product(L: Tensor, R: Tensor) -> Tensor:
+    """L'R over all frequencies."""
+    return L.flatten(0, 1).T @ R.flatten(0, 1)

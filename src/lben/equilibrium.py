@@ -1,0 +1,201 @@
+"""What every equilibrium network is made of: z = sigma(W z + U x + bz), y = Wo z + by (Equation `implicit`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from lben import checks
+from lben.activations import Activation, check_activation
+from lben.certify.certificate import Domain
+from lben.certify.lmi import certify, product_bound
+from lben.convweights import ConvWeights
+from lben.errors import BoundNotMet, InvalidInput
+from lben.implicit import Known, equilibrium
+from lben.normalize import Normalize
+from lben.operators import Operator
+from lben.parameterize import Form
+from lben.solvers.base import OnFailure, Problem, Solution, Solver, check_solver
+from lben.solvers.loop import solve
+from lben.solvers.peaceman_rachford import PeacemanRachford
+from lben.weights import Weights
+
+
+class BaseNetwork(nn.Module, ABC):
+    """A parameterization, an activation and a solver, with an optional `Normalize` in front.
+
+    x has shape (..., in_features); extra leading dimensions are all batch. A bias given with x, of shape
+    (..., hidden_features), is added to U x + bz.
+    """
+
+    def __init__(
+        self,
+        parameterization: Form,
+        activation: Activation,
+        solver: Solver | None,
+        normalize: Normalize | None,
+    ) -> None:
+        super().__init__()
+        self.parameterization = parameterization
+        self.normalize = normalize
+        self.activation = activation
+        self.solver = PeacemanRachford() if solver is None else solver
+        self._kept: tuple[list[Tensor], Operator] | None = None
+        if normalize is not None and not isinstance(normalize, Normalize):
+            raise InvalidInput(f"normalize must be an lben.Normalize(mean, std), not {normalize!r}.")
+        if normalize is not None and normalize.features not in (1, self.in_features):
+            raise InvalidInput(f"normalize has {normalize.features} features, but the network {self.in_features}.")
+
+    @property
+    def in_features(self) -> int:
+        return self.parameterization.in_features
+
+    @property
+    def hidden_features(self) -> int:
+        return self.parameterization.hidden_features
+
+    @property
+    def out_features(self) -> int:
+        return self.parameterization.out_features
+
+    @property
+    def gamma(self) -> float | None:
+        """The prescribed Lipschitz bound from network input to output; None if none was prescribed."""
+        return self.parameterization.gamma
+
+    @property
+    def activation(self) -> Activation:
+        """sigma; assign another at any time."""
+        return self._activation
+
+    @activation.setter
+    def activation(self, activation: Activation) -> None:
+        self._activation = check_activation(activation, self.hidden_features)
+
+    @property
+    def solver(self) -> Solver:
+        """The method that finds equilibria, forward and backward; assign another at any time."""
+        return self._solver
+
+    @solver.setter
+    def solver(self, solver: Solver) -> None:
+        self._solver = check_solver(solver)
+
+    @abstractmethod
+    def weights(self) -> Weights | ConvWeights:
+        """The explicit weights, as differentiable functions of the free variables."""
+
+    def forward(self, x: Tensor, *, bias: Tensor | None = None) -> Tensor:
+        """y, of shape (..., out_features); mixed precision is turned off inside."""
+        if torch.is_autocast_enabled(x.device.type if isinstance(x, Tensor) else "cpu"):
+            with torch.autocast(x.device.type, enabled=False):
+                return self.forward(x.to(self.parameterization.U.dtype), bias=bias)
+        x = self._flat(x)
+        z = self._equilibrium(x, bias)
+        return self.parameterization.readout(z).reshape(*x.shape[:-1], self.out_features)
+
+    def _equilibrium(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """z for rows x, differentiable."""
+        b = self._bias(x, bias)
+        return equilibrium(self._operator(), self.activation, b, self.solver, on_failure=self._on_failure())
+
+    def solve(
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        start: Tensor | Solution | None = None,
+        keep_history: bool = False,
+    ) -> Solution:
+        """The equilibrium at x with its residuals; its z is differentiable as the network's is.
+
+        `start` is a z or an earlier solution to start from; `keep_history` keeps the residuals of every iteration.
+        """
+        x = self._flat(x)
+        b, operator, on_failure = self._bias(x, bias), self._operator(), self._on_failure()
+        problem = Problem(operator, self.activation, b.detach())
+        flat = solve(self.solver, problem, start=start, keep_history=keep_history, on_failure=on_failure)
+        known = Known(flat.z, flat.v, flat.iterations)
+        z = equilibrium(operator, self.activation, b, self.solver, on_failure=on_failure, known=known)
+        return flat.reshape(z, x.shape[:-1])
+
+    def bound(self, domain: Domain = "input") -> float:
+        """A Lipschitz bound, checked now from the weights in double precision.
+
+        It is gamma where one was prescribed, else |Wo Lam^(-1/2)| |Lam^(1/2) U| / m. `domain` says where distances
+        between inputs are measured: at the network's input, after `Normalize`, or in pixels, before it.
+        """
+        if self.gamma is None:
+            return product_bound(self, domain=domain)
+        certificate = certify(self, domain=domain)
+        if not certificate.holds or certificate.gamma is None:
+            raise BoundNotMet(
+                f"Rounding has broken the bound gamma = {self.gamma}: the smallest eigenvalue of Condition lipschitz "
+                f"is {certificate.margin:.6g}. Use float64, or smaller free variables.",
+                certificate.margin,
+            )
+        return certificate.gamma
+
+    def _flat(self, x: Tensor) -> Tensor:
+        """x with its features in one dimension, the last."""
+        return x
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        """x at the network's input: checked, and normalised if there is a `Normalize`."""
+        checks.features("x", x, self.in_features, self.parameterization.U)
+        return x if self.normalize is None else self.normalize(x)
+
+    def _outside(self, x: Tensor, bias: Tensor | None) -> Tensor | None:
+        """The bias from outside, one row for each of x."""
+        if bias is None:
+            return None
+        checks.features("bias", bias, self.hidden_features, self.parameterization.U)
+        shape = (*x.shape[:-1], self.hidden_features)
+        if not _fits(bias.shape, shape):
+            raise InvalidInput(f"bias of shape {tuple(bias.shape)} does not fit a hidden layer of shape {shape}.")
+        return rows(bias.expand(shape))
+
+    def _bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """U x + bz, and the bias from outside if there is one, as rows."""
+        p = self.parameterization
+        b = p.inject(rows(self._scaled(x)))
+        outside = self._outside(x, bias)
+        b = b if outside is None else b + outside
+        checks.finite_sum(b, x=x, bias=bias, **dict(p.named_parameters()))
+        return b
+
+    def _operator(self) -> Operator:
+        """The operator of W; in evaluation it is kept, with its factors, until a free variable changes.
+
+        Values are compared, not version counters, since those miss changes through `.data`.
+        """
+        p = self.parameterization
+        if self.training:
+            return p.operator(estimate=True)
+        now = p.defining()
+        if self._kept is None or not _same(self._kept[0], now):
+            with torch.no_grad():
+                self._kept = [tensor.clone() for tensor in now], p.operator(estimate=False)
+        return p.renew(self._kept[1], now)
+
+    def _on_failure(self) -> OnFailure:
+        return self.solver.on_failure or ("fallback" if self.training else "raise")
+
+
+def _fits(shape: torch.Size, target: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape expands to the target."""
+    return len(shape) <= len(target) and all(
+        a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False)
+    )
+
+
+def rows(b: Tensor) -> Tensor:
+    return b.reshape(-1, b.shape[-1])
+
+
+def _same(kept: list[Tensor], now: list[Tensor]) -> bool:
+    return len(kept) == len(now) and all(
+        a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(kept, now, strict=True)
+    )

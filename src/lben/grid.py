@@ -1,0 +1,167 @@
+"""The real Fourier transform of images, by matrix products, and circular convolutions as blocks, one a frequency.
+
+A hidden layer of height H, width W and C channels is a row of n = H W C numbers, ordered by row, column and channel.
+A batch of them is kept in memory as (H, W, C, batch): then the transform along H and the one along W are products with
+small matrices from the left, and so is what a convolution does at one frequency. Nothing is ever transposed, which
+would cost more than a fast transform saves.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class Grid:
+    """The frequencies of images of one size: all along W, and those up to the middle along H.
+
+    E, the transform, is a real matrix with E'E = I: each frequency has a real and an imaginary part, and those that
+    stand for their conjugates too are scaled by sqrt(2). With B the blocks of a convolution, it is E' B E.
+    """
+
+    def __init__(self, height: int, width: int, like: Tensor) -> None:
+        self.height, self.width = height, width
+        self.half = height // 2 + 1
+        self.rows = _angles(torch.arange(self.half), torch.arange(height), height)
+        self.columns = _angles(torch.arange(width), torch.arange(width), width)
+        self.along_height = self._along_height().to(like)
+        self.along_width = self._along_width().to(like)
+        self.dtype, self.device = like.dtype, like.device
+
+    @property
+    def frequencies(self) -> int:
+        return self.half * self.width
+
+    @property
+    def multiplicity(self) -> Tensor:
+        """How often each frequency counts: twice where it stands for its conjugate too, shape (frequencies,)."""
+        count = torch.full((self.half, self.width), 2, dtype=torch.int64)
+        count[self._alone()] = 1
+        return count.reshape(-1)
+
+    def _alone(self) -> list[int]:
+        """The frequencies along H whose conjugates are among themselves."""
+        return [0, self.half - 1] if self.height % 2 == 0 else [0]
+
+    def _along_height(self) -> Tensor:
+        """From H real numbers to `half` pairs of a real and an imaginary part, shape (2 half, H)."""
+        scale = torch.full((self.half, 1, 1), math.sqrt(2 / self.height), dtype=torch.float64)
+        scale[self._alone()] = math.sqrt(1 / self.height)
+        parts = torch.stack([self.rows.cos(), -self.rows.sin()], dim=1)
+        return (scale * parts).reshape(2 * self.half, self.height)
+
+    def _along_width(self) -> Tensor:
+        """From W real and W imaginary parts to W pairs of both, shape (2 W, 2 W)."""
+        cos, sin = self.columns.cos(), self.columns.sin()
+        real, imaginary = torch.stack([cos, -sin], dim=1), torch.stack([sin, cos], dim=1)
+        both = torch.cat([real.reshape(-1, self.width), imaginary.reshape(-1, self.width)], dim=1)
+        return both / math.sqrt(self.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """E x: from columns of shape (n, batch) to (frequencies, 2 C, batch)."""
+        first = self.along_height @ x.reshape(self.height, -1)
+        second = self.along_width @ first.reshape(self.half, 2 * self.width, -1)
+        return second.reshape(self.frequencies, -1, x.shape[-1])
+
+    def backward(self, y: Tensor) -> Tensor:
+        """E'y: from (frequencies, 2 C, batch) to columns of shape (n, batch)."""
+        first = self.along_width.T @ y.reshape(self.half, 2 * self.width, -1)
+        second = self.along_height.T @ first.reshape(2 * self.half, -1)
+        return second.reshape(-1, y.shape[-1])
+
+    def convolve(self, blocks: Tensor, x: Tensor) -> Tensor:
+        """E' B E x for columns x."""
+        return self.backward(blocks @ self.forward(x))
+
+    def convolve_into(
+        self, out: Tensor, offset: Tensor, blocks: Tensor, x: Tensor, scratch: tuple[Tensor, Tensor]
+    ) -> None:
+        """offset + E' B E x, all in memory that is there already: finding new pages costs a quarter of the time."""
+        h, w, (one, two) = self.half, self.width, scratch
+        wide = self.along_width.expand(h, 2 * w, 2 * w)
+        torch.mm(self.along_height, x.view(self.height, -1), out=one.view(2 * h, -1))
+        torch.bmm(wide, one.view(h, 2 * w, -1), out=two.view(h, 2 * w, -1))
+        size, batch = blocks.shape[1], x.shape[1]
+        torch.bmm(blocks, two.view(-1, size, batch), out=one.view(-1, size, batch))
+        torch.bmm(wide.mT, one.view(h, 2 * w, -1), out=two.view(h, 2 * w, -1))
+        shape = (self.height, -1)
+        torch.addmm(offset.view(shape), self.along_height.T, two.view(2 * h, -1), out=out.view(shape))
+
+    def scratch_size(self, x: Tensor) -> int:
+        return x.numel() // (self.height * self.width) * 2 * self.frequencies
+
+    def scratch(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Memory for `convolve_into` of columns like x."""
+        size = self.scratch_size(x)
+        return x.new_empty(size), x.new_empty(size)
+
+    def phases(self, size: int) -> tuple[Tensor, Tensor]:
+        """The real and imaginary parts of what a shift by each tap of a kernel does, shape (frequencies, size^2)."""
+        taps = torch.arange(size) - size // 2
+        row = _angles(torch.arange(self.half), taps, self.height)
+        column = _angles(torch.arange(self.width), taps, self.width)
+        angle = row[:, None, :, None] + column[None, :, None, :]
+        angle = angle.reshape(self.frequencies, size**2)
+        return angle.cos().to(self.device, self.dtype), angle.sin().to(self.device, self.dtype)
+
+    def symbol(self, kernel: Tensor) -> tuple[Tensor, Tensor]:
+        """The real and imaginary parts, shape (frequencies, out, in), of a circular convolution as conv2d has it.
+
+        kernel: shape (out, in, size, size), of odd size.
+        """
+        cos, sin = self.phases(kernel.shape[-1])
+        flat = kernel.flatten(2).reshape(-1, kernel.shape[-1] ** 2).T
+        shape = (self.frequencies, *kernel.shape[:2])
+        return (cos @ flat).reshape(shape), (sin @ flat).reshape(shape)
+
+    def blocks(self, kernel: Tensor) -> Tensor:
+        """The convolution at each frequency as a real matrix [[Re, -Im], [Im, Re]], (frequencies, 2 out, 2 in)."""
+        return real_form(*self.symbol(kernel))
+
+    def kernel_gradient(self, blocks: Tensor, size: int) -> Tensor:
+        """From the gradient of `blocks` to that of the kernel: the adjoint of `blocks`."""
+        cos, sin = self.phases(size)
+        out, into = blocks.shape[1] // 2, blocks.shape[2] // 2
+        real = blocks[:, :out, :into] + blocks[:, out:, into:]
+        imaginary = blocks[:, out:, :into] - blocks[:, :out, into:]
+        flat = cos.T @ real.flatten(1) + sin.T @ imaginary.flatten(1)
+        return flat.T.reshape(out, into, size, size)
+
+
+def real_form(real: Tensor, imaginary: Tensor) -> Tensor:
+    """[[Re, -Im], [Im, Re]] of batches of complex matrices."""
+    top, bottom = torch.cat([real, -imaginary], dim=2), torch.cat([imaginary, real], dim=2)
+    return torch.cat([top, bottom], dim=1)
+
+
+def complex_form(columns: Tensor) -> Tensor:
+    """The complex vectors, shape (frequencies, C, batch), whose parts E x has one above the other."""
+    size = columns.shape[1] // 2
+    return torch.complex(columns[:, :size].contiguous(), columns[:, size:].contiguous())
+
+
+def gram(kernel: Tensor) -> Tensor:
+    """The kernel of U U' for a circular convolution U: shape (a, m, k, k) to (a, a, 2k-1, 2k-1)."""
+    return torch.nn.functional.conv2d(kernel, kernel, padding=kernel.shape[-1] - 1)
+
+
+def transposed(kernel: Tensor) -> Tensor:
+    """The kernel of the transposed convolution."""
+    return kernel.transpose(0, 1).flip(2, 3)
+
+
+def correlate(left: Tensor, right: Tensor) -> Tensor:
+    """The kernel of L'R for circular convolutions L and R: shapes (m, a, k, k), (m, b, k, k) to (a, b, 2k-1, 2k-1).
+
+    L'R at shift s is the sum over taps t of L[t]' R[t + s].
+    """
+    k = left.shape[-1]
+    return torch.nn.functional.conv2d(right.transpose(0, 1), left.transpose(0, 1), padding=k - 1).transpose(0, 1)
+
+
+def _angles(frequencies: Tensor, places: Tensor, size: int) -> Tensor:
+    """2 pi f h / size for all pairs; the product is taken modulo size, so that it stays accurate."""
+    product = torch.outer(frequencies, places) % size
+    return product.to(torch.float64) * (2 * math.pi / size)

@@ -1,0 +1,70 @@
+"""Eigenvalues of large symmetric matrices that are one small block a frequency, plus a matrix of low rank.
+
+D has Hermitian blocks, and R J R' is added, with J = diag(+-1). The number of eigenvalues below mu of the sum is known
+from that of D and from a small matrix, the Schur complement of D - mu in [[D - mu, R], [R', -J]]:
+
+    below(D + R J R') = below(D) + negative(-J - R' (D - mu)^-1 R) - negative(-J).
+
+So bisection finds the smallest one, and nothing of the size of D is ever formed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_HALVINGS = 200
+_SHARP = 4e-16
+
+
+def lowest_eigenvalue(D: Tensor, R: Tensor, J: Tensor, multiplicity: Tensor) -> float:
+    """The smallest eigenvalue of D + R J R'.
+
+    Shapes: D (frequencies, C, C) complex, R (frequencies, C, r) complex, J (r,), multiplicity (frequencies,).
+    Products of R sum over frequencies without multiplicity, which its scale contains.
+    """
+    if R.shape[-1] == 0:
+        return float(torch.linalg.eigvalsh(D)[:, 0].min())
+    values, vectors = torch.linalg.eigh(D)
+    R = vectors.mH @ R
+    rows = torch.cat([R.real, R.imag]).flatten(0, 1)
+    spread = values.repeat(2, 1).flatten()
+    count = multiplicity[:, None].expand_as(values)
+    reach = float(torch.linalg.eigvalsh(rows.T @ rows)[-1])
+    if reach == 0:
+        return float(values.min())
+    low, high = float(values.min()) - reach, float(values.min()) + reach
+    removed = int((J > 0).sum())
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if high - low <= _SHARP * max(abs(low), abs(high)) or middle in (low, high):
+            break
+        gap = spread - middle
+        gap = torch.where(gap == 0, _SHARP * reach, gap)
+        small = -torch.diag(J) - rows.T @ (rows / gap[:, None])
+        below = int(count[values < middle].sum()) + int((torch.linalg.eigvalsh(small) < 0).sum()) - removed
+        low, high = (low, middle) if below > 0 else (middle, high)
+    return (low + high) / 2
+
+
+def symmetric_factors(L: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
+    """F and J with F J F' = (L R' + R L')/2, for columns L and R over all frequencies."""
+    left, right = torch.linalg.vector_norm(L), torch.linalg.vector_norm(R)
+    balance = torch.where((left > 0) & (right > 0), (right / left).sqrt(), 1.0)
+    L, R = L * balance, R / balance
+    signs = torch.ones(L.shape[-1], dtype=torch.float64)
+    return torch.cat([(L + R) / 2, (L - R) / 2], dim=-1), torch.cat([signs, -signs])
+
+
+def quadratic_factors(columns: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
+    """F and J with F J F' = columns middle columns', for a symmetric `middle`; what has no weight is left out."""
+    values, vectors = torch.linalg.eigh(middle)
+    kept = values.abs() > 1e-15 * values.abs().max()
+    scaled = vectors[:, kept] * values[kept].abs().sqrt()
+    return columns @ scaled.to(columns.dtype), values[kept].sign()
+
+
+def inner(L: Tensor, R: Tensor) -> Tensor:
+    """L'R of real columns, from their transforms, shape (l, r)."""
+    product: Tensor = torch.einsum("fcl,fcr->lr", L.conj(), R).real
+    return product
