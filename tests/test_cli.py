@@ -92,6 +92,7 @@ def test_attack_shows_both_units_and_what_is_proved(trained: Path) -> None:
         (("reproduce", "mnist", "x", "--quick", "--jobs", "0"), "--jobs must be"),
         (("reproduce", "mnist", "x", "--quick", "--data", "."), "give it no --data"),
         (("reproduce", "mnist", f"{__file__}/x", "--quick"), "cannot be made"),
+        (("reproduce", "svhn", "x", "--quick", "--third"), "exclude each other"),
         (("reproduce", "regions", f"{__file__}/x"), "cannot be made"),
         (("report", "."), "no run.json"),
     ],

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 import lben
 from lben.certify.barrier import Program
-from lben.certify.channelwise import ChannelPoint, ChannelProgram
-from lben.certify.circulant import Circulant
+from lben.certify.channelwise import Channels, RestrictedPoint
 from lben.certify.convolution import ConvSubject
-from lben.grid import Grid, complex_form
+from lben.grid import complex_form
 from tests.problems import conv_network
 
 SHAPES = [(1, 4, 6), (3, 5, 5), (2, 4, 4)]
@@ -76,65 +75,59 @@ def test_a_broken_bound_is_refused() -> None:
     assert lben.certify(broken, rigorous=True).verdict == "fails"
 
 
-def program(net: lben.ConvNetwork) -> tuple[ChannelProgram, torch.Tensor]:
+def search(net: lben.ConvNetwork) -> tuple[Channels, torch.Tensor]:
     """The search for the tightest bound of a network, without its normalisation, and its own metric."""
     subject = ConvSubject.of(net)
     assert subject is not None
     w = subject.weights
     own = w.metric_entries()
     T, U, grid = w.symbols()
-    G = U @ U.mH
     q = complex_form(grid.forward(w.output.T.contiguous()))
-    A = T / own[:, None] + w.rho * G * own
-    return ChannelProgram(A, G, q, w.rho * q / own[:, None], subject.mix, grid.multiplicity, 7), own
+    return Channels(T / own[:, None] + w.rho * (U @ U.mH) * own, U, q, w.rho * q / own[:, None], subject.mix, grid), own
 
 
-def test_the_derivatives_of_the_search_are_those_of_the_dense_determinant() -> None:
-    net = conv_network((2, 3, 4), "channel", gamma=0.7)
-    dense, gamma = net.weights().detach().dense(), 0.7
-    search, own = program(net)
-    typed: Program[ChannelPoint] = search
-    n, C = dense.hidden_features, len(own)
-    A = torch.eye(n, dtype=torch.float64) - dense.W
+@pytest.mark.parametrize("in_shape", SHAPES)
+def test_the_rho_of_a_metric_is_that_of_the_dense_matrices(in_shape: tuple[int, int, int]) -> None:
+    net = conv_network(in_shape, "channel", gamma=0.7)
+    dense = net.weights().detach().dense()
+    problem, own = search(net)
+    entries = 1.3 * own * torch.linspace(0.9, 1.1, len(own), dtype=torch.float64)
+    found = problem.measure(entries)
+    assert found is not None
+    lam = entries.repeat(dense.hidden_features // len(own))
+    half = lam[:, None] * (torch.eye(len(lam), dtype=torch.float64) - dense.W)
+    X, into = half + half.T - dense.Wo.T @ dense.Wo, lam[:, None] * dense.U
+    assert found.rho == pytest.approx(float(torch.linalg.eigvalsh(into.T @ torch.linalg.solve(X, into))[-1]), rel=1e-9)
+    shown = problem.restrict(found.x, found.z, 0.1)
+    x, z = found.x[..., -1:], found.z[..., -1:]
+    least = problem.restrict(x, z / torch.linalg.vector_norm(z), 0.1)
+    assert float(torch.linalg.eigvalsh(least.matrix(entries, found.rho))[0]) == pytest.approx(0, abs=1e-6)
+    assert shown.size > least.size
+    assert problem.measure(1e-6 * own) is None
+
+
+def test_the_derivatives_of_the_small_program_are_those_of_its_barrier() -> None:
+    problem, own = search(conv_network((2, 3, 4), "channel", gamma=0.7))
+    start = problem.measure(1.3 * own)
+    assert start is not None
+    z = start.z / torch.linalg.vector_norm(start.z, dim=(0, 1))
+    small = problem.restrict(start.x[..., -1:], z[..., -1:], 0.1)
+    typed: Program[RestrictedPoint] = small
+    C = len(own)
 
     def objective(variables: torch.Tensor) -> torch.Tensor:
-        lam, rho = variables[:C].repeat(n // C), variables[C]
-        half = lam[:, None] * A
-        scaled = lam[:, None] * dense.U
-        X = half + half.T - scaled @ scaled.T / rho - dense.Wo.T @ dense.Wo
-        return 3.0 * rho - torch.logdet(X) - 7 * torch.log(rho) + variables[:C].sum()
+        lam, rho = variables[:C], variables[C]
+        matrix = small.matrix(lam, 0.0) + rho * torch.diag(torch.tensor([0.0, 1.0], dtype=torch.float64))
+        return 3.0 * rho - torch.logdet(matrix) - lam.log().sum() + lam.sum()
 
-    at = torch.cat([1.3 * gamma * own, torch.tensor([2.0 * gamma**2], dtype=torch.float64)]).requires_grad_()
+    at = torch.cat([1.3 * own, torch.tensor([2.0 * start.rho], dtype=torch.float64)]).requires_grad_()
     point = typed.feasible(at.detach()[:C], at[C].item())
     assert point is not None
     gradient, hessian = typed.derivatives(point, 3.0, torch.ones(C, dtype=torch.float64))
     value = objective(at)
-    assert 3.0 * at[C].item() - point.log_det() - 7 * at[C].log().item() + at[:C].sum().item() == pytest.approx(
-        value.item()
-    )
-    assert torch.allclose(gradient, torch.autograd.grad(objective(at), at)[0], rtol=1e-8)
+    assert 3.0 * at[C].item() - point.log_det() + at[:C].sum().item() == pytest.approx(value.item())
+    assert torch.allclose(gradient, torch.autograd.grad(value, at)[0], rtol=1e-8)
     assert torch.allclose(hessian, torch.autograd.functional.hessian(objective, at.detach()), rtol=1e-7, atol=1e-8)
-
-
-def test_sums_over_pixels_are_those_of_the_matrices() -> None:
-    generator = torch.Generator().manual_seed(0)
-    grid = Grid(3, 4, torch.zeros(1, dtype=torch.float64))
-
-    def random() -> tuple[Circulant, torch.Tensor]:
-        kernel = torch.randn(2, 2, 3, 3, generator=generator, dtype=torch.float64)
-        L, R = torch.randn(2, 24, 3, generator=generator, dtype=torch.float64)
-        whole = grid.convolve(grid.blocks(kernel), torch.eye(24, dtype=torch.float64)) + L @ R.T
-        parts = [complex_form(grid.forward(part)) for part in (L, R)]
-        return Circulant(torch.complex(*grid.symbol(kernel)), parts[0], parts[1], grid.multiplicity), whole
-
-    (one, first), (other, second) = random(), random()
-    product, dense = one @ other.T, first @ second.T
-
-    def pixels(matrix: torch.Tensor) -> torch.Tensor:
-        return matrix.reshape(12, 2, 12, 2).sum(dim=(0, 2))
-
-    assert torch.allclose(product.entrywise_sums(one), pixels(dense * first))
-    assert torch.allclose(product.diagonal_sums(), dense.diagonal().reshape(12, 2).sum(dim=0))
 
 
 def test_on_single_pixels_the_tightest_bound_is_the_dense_one() -> None:
@@ -144,7 +137,7 @@ def test_on_single_pixels_the_tightest_bound_is_the_dense_one() -> None:
         ours, theirs = lben.tightest_bound(net), lben.tightest_bound(net.weights().detach().dense())
         assert ours.holds
         assert ours.gamma is not None
-        assert ours.gamma == pytest.approx(theirs.gamma, rel=1e-4)
+        assert ours.gamma == pytest.approx(theirs.gamma, rel=5e-3)
         assert theirs.gamma is not None
         assert ours.gamma > theirs.gamma * (1 - 1e-6)
 

@@ -14,8 +14,10 @@ import torch
 
 import lben
 from lben.data import embedded_mnist
+from lben.experiments import svhn
 from lben.experiments.mnist import Equilibrium, quick, reproduce, rows
 from lben.experiments.regions import read_regions, regions, reproduce_regions
+from lben.experiments.report import write_report
 from lben.experiments.study import Row, read_run, run, run_row, slug
 from tests.problems import few_images
 
@@ -24,7 +26,12 @@ def small(recipe: str = "paper", hidden: int = 15) -> list[Row]:
     return [replace(row, hidden=hidden) for row in quick(rows(recipe), epochs=2)]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("row", small(), ids=lambda row: slug(row.name))
+def small_convolutional(epochs: int = 2) -> list[svhn.Convolutional]:
+    chosen = svhn.quick(svhn.rows(), epochs=epochs, channels=1)
+    return [replace(row, name=f"convolutional {row.name}") for row in chosen if row.gamma == 2.0]
+
+
+@pytest.mark.parametrize("row", [*small(), *small_convolutional()], ids=lambda row: slug(row.name))
 def test_every_row_trains_two_epochs_and_its_bound_holds(row: Row, tmp_path: Path) -> None:
     result = run_row(row, few_images(), tmp_path)
     found = result.measured
@@ -42,15 +49,42 @@ def test_every_row_trains_two_epochs_and_its_bound_holds(row: Row, tmp_path: Pat
     assert found.upper == row.gamma
     if found.upper is not None and found.tight is not None:
         assert found.tight <= found.upper
-    if isinstance(row, Equilibrium):
+    if isinstance(row, Equilibrium | svhn.Convolutional):
         assert lben.load(tmp_path / "network.safetensors").gamma == row.gamma
         assert found.steps is not None
     assert result.relative_seconds > 0
 
 
+def test_convolutional_rows_are_the_papers_and_start_at_one_point() -> None:
+    nets = {row.name: row.network() for row in svhn.rows()}
+    assert set(nets) == {"MON", "LBEN γ<∞", "LBEN γ=5", "LBEN γ=2", "LBEN γ=1"}
+    for net in nets.values():
+        assert net.hidden_features == 40 * 32 * 32
+        for name, tensor in nets["MON"].state_dict().items():
+            assert torch.equal(net.state_dict()[name], tensor)
+    assert float(nets["MON"].state_dict()["parameterization.epsilon"]) == 5.0
+
+
+def test_a_third_of_the_training_images_is_always_the_same() -> None:
+    whole = few_images()
+    once, again = svhn.third(whole), svhn.third(whole)
+    assert len(once.train_labels) == len(whole.train_labels) // 3
+    assert torch.equal(once.train_images, again.train_images)
+    assert torch.equal(once.test_images, whole.test_images)
+
+
+def test_the_report_of_convolutional_rows_says_what_they_are(tmp_path: Path) -> None:
+    run(small_convolutional(epochs=1), few_images(), tmp_path, title="Small convolutions")
+    page = write_report(tmp_path)[1].read_text()
+    assert "one entry of the metric a channel" in page
+    assert "0.141" in page
+    assert "Lip-NN" not in page
+
+
 def test_all_equilibrium_models_start_at_one_point() -> None:
-    nets = {row.name: row.network() for row in rows("paper")}
-    states = {name: net.state_dict() for name, net in nets.items() if isinstance(net, lben.EquilibriumNetwork)}
+    built = {row.name: row.network() for row in rows("paper")}
+    nets = {name: net for name, net in built.items() if isinstance(net, lben.EquilibriumNetwork)}
+    states = {name: net.state_dict() for name, net in nets.items()}
     for state in states.values():
         for part in ("U", "bz", "Wo", "by"):
             assert torch.equal(state[f"parameterization.{part}"], states["MON"][f"parameterization.{part}"])
@@ -110,7 +144,10 @@ def test_an_interrupted_command_goes_on(tmp_path: Path) -> None:
     while not list(tmp_path.glob("run/*/checkpoint.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    try:
+        _, said = process.communicate(timeout=150)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "Traceback" not in said
     assert "same command" in said

@@ -222,7 +222,7 @@ def _within(x: Tensor, attacked: Tensor, sizes: Tensor, bounds: tuple[float, flo
 
 
 def _predicted(explicit: ExplicitNetwork, x: Tensor, batch_size: int) -> Tensor:
-    return torch.cat([explicit.evaluate(rows).predicted for rows in x.split(batch_size)])
+    return torch.cat([explicit.classify(rows) for rows in x.split(batch_size)])
 
 
 def _distances(explicit: ExplicitNetwork, moved: Tensor) -> Lengths:

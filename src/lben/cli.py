@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,6 +19,7 @@ from lben.certify.certificate import Domain
 from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, mnist, pixels
 from lben.experiments import mnist as mnist_study
 from lben.experiments import regions
+from lben.experiments import svhn as svhn_study
 from lben.experiments.figures import draw_regions
 from lben.experiments.mnist import Recipe
 from lben.experiments.report import write_report
@@ -39,7 +42,7 @@ NetworkFile = Annotated[
     Path, typer.Argument(help="A network that `lben train` or lben.save wrote.", show_default=False)
 ]
 DataFolder = Annotated[
-    Path | None, typer.Option("--data", help="The folder with MNIST; else LBEN_DATA, the cache, or a download.")
+    Path | None, typer.Option("--data", help="The folder with the data set; else LBEN_DATA, the cache, or a download.")
 ]
 Embedded = Annotated[bool, typer.Option("--embedded", help="Use the 7,000 images that ship with lben.")]
 UnitOption = Annotated[Domain, typer.Option(help="Where distances are measured: after normalisation, or in pixels.")]
@@ -161,6 +164,12 @@ def attack(
     out.print(table)
 
 
+Quick = Annotated[bool, typer.Option("--quick", help="Few epochs on the embedded images: some minutes.")]
+Jobs = Annotated[int | None, typer.Option(help="Rows side by side, one core each.", show_default="all cores")]
+Cluster = Annotated[str | None, typer.Option(help="The address of a Dask scheduler that is to run the rows instead.")]
+Seed = Annotated[int, typer.Option(help="Decides the start and the order of the data.")]
+
+
 @reproduce_app.command("mnist")
 def reproduce_mnist(
     run: Annotated[
@@ -170,27 +179,60 @@ def reproduce_mnist(
     recipe: Annotated[
         Recipe, typer.Option(help="The paper's training, a better one, or one for certified accuracy.")
     ] = "paper",
-    quick: Annotated[bool, typer.Option("--quick", help="Few epochs on the embedded images: some minutes.")] = False,
-    jobs: Annotated[
-        int | None, typer.Option(help="Rows side by side, one core each.", show_default="all cores")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="The address of a Dask scheduler that is to run the rows instead.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Decides the start and the order of the data.")] = 0,
+    quick: Quick = False,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+    seed: Seed = 0,
     data: DataFolder = None,
 ) -> None:
     """The MNIST study: every row trained, certified and attacked, and a report beside the paper's figures.
 
     What is done already is not done again: after an interruption, give the same command.
     """
+    folder = Path("runs", f"mnist-{recipe}" + "-quick" * quick) if run is None else run
+    _reproduce(partial(mnist_study.reproduce, folder, recipe), folder, quick, jobs, cluster, seed, data)
+
+
+@reproduce_app.command("svhn")
+def reproduce_svhn(
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="The folder of the run; runs/svhn, -third or -quick, if not given.", show_default=False),
+    ] = None,
+    third: Annotated[
+        bool, typer.Option("--third", help="Train on a fixed third of the training images: hours, not a day.")
+    ] = False,
+    quick: Quick = False,
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+    seed: Seed = 0,
+    data: DataFolder = None,
+) -> None:
+    """The SVHN study of convolutional networks: every row trained, certified and attacked, and a report.
+
+    What is done already is not done again: after an interruption, give the same command. --quick trains small networks
+    on the embedded digits of MNIST, to see that all works.
+    """
+    if quick and third:
+        raise lben.InvalidInput("--quick and --third exclude each other.")
+    folder = Path("runs", "svhn" + "-third" * third + "-quick" * quick) if run is None else run
+    _reproduce(partial(svhn_study.reproduce, folder, part=third), folder, quick, jobs, cluster, seed, data)
+
+
+def _reproduce(
+    study: Callable[..., object],
+    folder: Path,
+    quick: bool,
+    jobs: int | None,
+    cluster: str | None,
+    seed: int,
+    data: Path | None,
+) -> None:
+    """Run a study and write its report."""
     if quick and data is not None:
         raise lben.InvalidInput("--quick uses the embedded images: give it no --data.")
-    folder = Path("runs", f"mnist-{recipe}" + "-quick" * quick) if run is None else run
     try:
-        mnist_study.reproduce(
-            folder,
-            recipe,
+        study(
             root=data,
             short=quick,
             seed=checks.seed(seed),

@@ -19,7 +19,8 @@ from lben.errors import DataNotFound, InvalidFile, InvalidInput
 from lben.extras import need
 
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
-"""Of the pixels, in [0, 1], of the whole training set."""
+SVHN_MEAN, SVHN_STD = 0.4514, 0.1993
+"""Of the pixels, in [0, 1], of the whole training sets; for SVHN of all colours together, so that one length is one."""
 
 ENVIRONMENT = "LBEN_DATA"
 """The environment variable that names the folder with the data sets."""

@@ -45,6 +45,19 @@ class Grid:
         """The frequencies along H whose conjugates are among themselves."""
         return [0, self.half - 1] if self.height % 2 == 0 else [0]
 
+    def independent(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Frequencies of which none is the conjugate of another, how often each counts, and which are their own.
+
+        Where a frequency counts twice, the transform of a real image has sqrt(2) times its entries in E there; where
+        it is its own conjugate, that entry is real.
+        """
+        h, w = torch.meshgrid(torch.arange(self.half), torch.arange(self.width), indexing="ij")
+        alone = torch.isin(h, torch.tensor(self._alone()))
+        own = alone & ((2 * w) % self.width == 0)
+        kept = ~alone | (2 * w <= self.width)
+        twice = alone & ~own
+        return kept.reshape(-1).nonzero()[:, 0], 1 + twice[kept].to(torch.int64), own[kept]
+
     def _along_height(self) -> Tensor:
         """From H real numbers to `half` pairs of a real and an imaginary part, shape (2 half, H)."""
         scale = torch.full((self.half, 1, 1), math.sqrt(2 / self.height), dtype=torch.float64)

@@ -75,7 +75,8 @@ class _Equilibrium(torch.autograd.Function):
         adjoint = operator.transpose()
         q = _apply(ctx.method.adjoint(adjoint, ctx.iterations), grads[0], slope)
         grad_j = adjoint.affine(q, grads[0]) * v if ctx.needs_input_grad[1] else None
-        return q, grad_j, None, None, *operator.pullback(q, z)
+        wanted = any(ctx.needs_input_grad[4:])
+        return q, grad_j, None, None, *(operator.pullback(q, z) if wanted else [None] * len(tensors))
 
 
 def _apply(method: _Method, b: Tensor, j: Tensor | None, known: Known | None = None) -> Tensor:

@@ -25,6 +25,7 @@ Schedule = Literal["constant", "step", "one-cycle", "cosine"]
 Optimizer = Literal["adam", "adamw", "sgd"]
 OnLost = Literal["skip", "stop"]
 _EVALUATION_BATCH = 2000
+_EVALUATION_UNITS = 2**22  # hidden units of a whole batch: more of them leave the processor's caches
 
 
 class Loss(Protocol):
@@ -164,13 +165,19 @@ def error_rate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, i
     was_training = net.training
     net.eval()
     wrong = unanswered = 0
+    size = _evaluation_batch(net)
     with torch.no_grad():
-        for rows, classes in zip(images.split(_EVALUATION_BATCH), labels.split(_EVALUATION_BATCH), strict=True):
+        for rows, classes in zip(images.split(size), labels.split(size), strict=True):
             predicted = _predict(net, pixels(rows, _dtype(net)))
             wrong += int((predicted != classes).sum())
             unanswered += int((predicted < 0).sum())
     net.train(was_training)
     return wrong / len(labels), unanswered
+
+
+def _evaluation_batch(net: nn.Module) -> int:
+    units: int = getattr(net, "hidden_features", 1)
+    return min(_EVALUATION_BATCH, max(1, _EVALUATION_UNITS // units))
 
 
 def _predict(net: nn.Module, x: Tensor) -> Tensor:
@@ -254,7 +261,7 @@ def _evaluate(
     net: nn.Module, data: ImageData, epoch: int, totals: tuple[float, float, int], seconds: float, rate: float
 ) -> Epoch:
     test_error, unanswered = error_rate(net, data.test_images, data.test_labels)
-    iterations, residual = _equilibria(net, pixels(data.test_images[:_EVALUATION_BATCH], _dtype(net)))
+    iterations, residual = _equilibria(net, pixels(data.test_images[: _evaluation_batch(net)], _dtype(net)))
     loss, train_error, lost = totals
     return Epoch(epoch + 1, loss, train_error, test_error, rate, seconds, lost, unanswered, iterations, residual)
 

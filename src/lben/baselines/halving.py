@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from lben.equilibrium import BaseNetwork
 from lben.errors import NotConverged
-from lben.networks import EquilibriumNetwork
 from lben.solvers.peaceman_rachford import PeacemanRachford
 
 
@@ -21,7 +21,7 @@ class Halving:
     solves: int
 
 
-def halving_search(net: EquilibriumNetwork, x: Tensor, *, tolerance: float = 1e-4) -> Halving:
+def halving_search(net: BaseNetwork, x: Tensor, *, tolerance: float = 1e-4) -> Halving:
     """Halve alpha, from 1, for as long as a batch then takes fewer iterations.
 
     The automatic step asks the weights instead, and solves nothing to do so.

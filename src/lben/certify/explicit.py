@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import torch
@@ -31,12 +31,14 @@ from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
 
 PRECISE = PeacemanRachford(tolerance=1e-12)
+_ROUGH = PeacemanRachford(tolerance=1e-4)
 _SLOW_STEPS = 20_000
+_MOST_UNITS = 2**23  # hidden units that are solved for at once
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Outputs y and hidden layers z, with proved bounds on their errors, as rows.
+    """Outputs y, with proved bounds on their errors and those of hidden layers z, as rows.
 
     hidden_error: on |z - z*| in the Lambda norm, shape (batch,); infinite where no metric proves one.
     rounding: on each entry of y from its last product.
@@ -44,7 +46,6 @@ class Evaluation:
     """
 
     y: Tensor
-    z: Tensor
     hidden_error: Tensor
     rounding: Tensor
     converged: Tensor
@@ -130,9 +131,14 @@ class ExplicitNetwork:
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, solver: Solver = PRECISE) -> Evaluation:
-        """Outputs for rows x, with the errors that the solver and rounding leave.
+        """Outputs for rows x, with the errors that the solver and rounding leave; many rows are taken in parts."""
+        size = max(1, _MOST_UNITS // self.weights.hidden_features)
+        parts = [self._evaluate(rows, solver) for rows in x.split(size)]
+        names = [field.name for field in fields(Evaluation)]
+        return Evaluation(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
-        z is the exact equilibrium for the bias b + W defect (see `Solution.error_bound`); what rounding adds is
+    def _evaluate(self, x: Tensor, solver: Solver) -> Evaluation:
+        """z is the exact equilibrium for the bias b + W defect (see `Solution.error_bound`); what rounding adds is
         bounded by the absolute values of all terms of W c + U x + bz.
         """
         solution = self._solve(x, solver)
@@ -148,7 +154,20 @@ class ExplicitNetwork:
             error = torch.nan_to_num(error, nan=torch.inf)
         y = F.linear(z, self.Wo, self.weights.by)
         rounding = (self.weights.hidden_features + 2) * unit * F.linear(z.abs(), self.Wo.abs(), self.weights.by.abs())
-        return Evaluation(y, z, error, rounding, solution.converged)
+        return Evaluation(y, error, rounding, solution.converged)
+
+    def classify(self, x: Tensor) -> Tensor:
+        """The class of each row, -1 where there is no equilibrium; most show theirs long before machine precision."""
+        if not self.proved:
+            return self.evaluate(x).predicted
+        rough = self.evaluate(x, _ROUGH)
+        first, second = rough.y.topk(2, dim=-1).values.unbind(dim=-1)
+        reach = float(self.reach(self.Wo[:, None] - self.Wo).max())
+        unclear = ~(first - second > reach * rough.hidden_error + 2 * rough.rounding.amax(dim=-1))
+        predicted = rough.y.argmax(dim=-1)
+        if bool(unclear.any()):
+            predicted[unclear] = self.evaluate(x[unclear]).predicted
+        return predicted
 
     def _solve(self, x: Tensor, solver: Solver) -> Solution:
         """Equilibria as good as they can be had; what is left open shows in the residual, and raises nothing."""

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation
-from lben.certify.certificate import Certifiable, Domain, Subject, check
+from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, check
 from lben.certify.channelwise import tightest_convolution
-from lben.certify.convolution import ConvSubject, certify_convolution, convolution_product_bound
+from lben.certify.convolution import ConvSubject, certify_convolution, channel_entries, convolution_product_bound
 from lben.certify.explicit import PRECISE, ExplicitNetwork
 from lben.certify.numerics import undisturbed
 from lben.certify.sdp import tightest
@@ -65,8 +65,9 @@ def certified_radius(
     """For each x, a distance within which the class cannot change: min over j of (y_i - y_j - error) / gamma_ij.
 
     x: as the network takes it, shape (..., d). y: labels, if a wrong class is to count as radius 0.
-    pairwise: gamma_ij is the tightest bound of y_i - y_j alone; else sqrt(2) times that of the network, its gamma
-        where it has one. Pairwise bounds are computed once for a network and kept until a weight changes.
+    pairwise: gamma_ij is the tightest bound of y_i - y_j alone (for a convolution, that among the multiples of the
+        metric that is best for the network); else sqrt(2) times that of the network, its gamma where it has one.
+        Pairwise bounds are computed once for a network and kept until a weight changes.
     solver: how equilibria are found; by default to a tolerance of 1e-12. What it leaves open is bounded and
         subtracted: a loose tolerance costs radius, never truth.
     """
@@ -172,15 +173,17 @@ def _holds(subject: Subject | ConvSubject, gamma: float) -> bool:
 def _tightest(subject: Subject | ConvSubject) -> float:
     """The tightest bound that the class of metrics allows; for metric "pixel" gamma or the product bound."""
     if isinstance(subject, Subject):
-        gamma = tightest(subject).gamma
-    elif subject.weights.metric == "pixel":
+        return _known(tightest(subject))
+    if subject.weights.metric == "pixel":
         gamma, whole = subject.weights.gamma, len(subject.mix) == subject.weights.out_features
         product = convolution_product_bound(subject)
         return product if gamma is None or not whole or not _holds(subject, gamma) else min(gamma, product)
-    else:
-        gamma = tightest_convolution(subject, rigorous=False, domain="input").gamma
-    assert gamma is not None
-    return gamma
+    return _known(tightest_convolution(subject, rigorous=False, domain="input"))
+
+
+def _known(certificate: Certificate) -> float:
+    assert certificate.gamma is not None
+    return certificate.gamma
 
 
 def _outputs(subject: Subject | ConvSubject, i: int, j: int) -> Subject | ConvSubject:
@@ -213,12 +216,20 @@ def _same(one: Subject | ConvSubject, other: Subject | ConvSubject) -> bool:
 
 
 def _pairwise_bounds(subject: Subject | ConvSubject, progress: bool) -> Tensor:
-    """The tightest bound of y_i - y_j for every pair; each search starts where the joint one did, well inside."""
-    joint = _tightest(subject)
+    """A bound of y_i - y_j for every pair: the tightest; for a convolution that of the joint metric's multiples."""
+    if isinstance(subject, ConvSubject) and subject.weights.metric != "pixel":
+        certificate = tightest_convolution(subject, rigorous=False, domain="input")
+        joint, entries = _known(certificate), channel_entries(subject.weights, certificate.lam)
+    else:
+        joint, entries = _tightest(subject), None
     classes = subject.weights.out_features
     bounds = torch.zeros(classes, classes, dtype=torch.float64)
     pairs = list(combinations(range(classes), 2))
     for i, j in track(pairs, "Bounds of pairs of outputs", len(pairs), show=progress):
-        gamma = _tightest(_outputs(subject, i, j))
+        difference = _outputs(subject, i, j)
+        if entries is None or isinstance(difference, Subject):
+            gamma = _tightest(difference)
+        else:
+            gamma = _known(tightest_convolution(difference, rigorous=False, domain="input", multiples_of=entries))
         bounds[i, j] = bounds[j, i] = min(gamma, math.sqrt(2) * joint)
     return bounds

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from lben.certify.convolution import Condition
 
 _UNIT = torch.finfo(torch.float64).eps
+_LOW = 1e-6  # of the largest eigenvalue of all blocks; what lies below is lifted
+_MOST_LIFTED = 64
 
 
 def decide(condition: Condition, *, at_least: float = 0.0) -> Verdict:
@@ -28,21 +30,55 @@ def decide(condition: Condition, *, at_least: float = 0.0) -> Verdict:
 
     With F M F' = P P' - R R' and floor a proved lower bound of D: the sum is positive definite if I - R' H^-1 R is,
     H = D + P P'. For any Y, R' H^-1 R = R'Y + Y'r + r' H^-1 r with r = R - H Y, and the last is at most |r|^2/floor.
+    Where D alone is not positive definite, it is lifted by some u u', which are subtracted again among R R'.
     """
-    D = real_form(condition.D.real, condition.D.imag)
-    D = (D + D.mT) / 2
-    identity = torch.eye(D.shape[-1], dtype=D.dtype)
     columns, J = condition.factors()
     real = torch.cat([columns.real, columns.imag], dim=1)
-    P, R = real[:, :, J > 0], real[:, :, J < 0]
     # what D and F may be off by, and M's factors, which are rounded a few times more
     size = float(torch.linalg.vector_norm(real)) ** 2
     lost = condition.block_error() + 4 * (condition.column_error() + 64 * len(J) * _UNIT) * size
-    shifted = D - (at_least + lost) * (1 + 4 * _UNIT) * identity
+    D, real = _independent(condition, real)
+    identity = torch.eye(D.shape[-1], dtype=D.dtype)
+    shifted, added = _lift(D - (at_least + lost) * (1 + 4 * _UNIT) * identity)
+    P, R = real[:, :, J > 0], torch.cat([real[:, :, J < 0], added], dim=-1)
     floor = _floor(shifted)
     if floor > 0 and (R.shape[-1] == 0 or _schur_holds(shifted, P, R, floor)):
         return "holds"
-    return "fails" if R.shape[-1] == 0 and P.shape[-1] == 0 and _refuted(D, at_least, lost) else "undecided"
+    return "fails" if len(J) == 0 and _refuted(D, at_least, lost) else "undecided"
+
+
+def _independent(condition: Condition, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """D in its real form and the columns, at frequencies of which none is the conjugate of another.
+
+    A frequency that is its own conjugate has no imaginary part, in whose place stands a multiple of I.
+    """
+    kept, count, own = condition.grid.independent()
+    D, C = real_form(condition.D.real, condition.D.imag)[kept], condition.D.shape[-1]
+    D = (D + D.mT) / 2
+    scale = float(D.diagonal(dim1=1, dim2=2).max()) or 1.0
+    D[own, C:], D[own, :, C:] = 0.0, 0.0
+    D[own, C:, C:] = scale * torch.eye(C, dtype=D.dtype)
+    columns = columns[kept] * count[:, None, None].to(D.dtype).sqrt()
+    columns[own, C:] = 0.0
+    return D, columns
+
+
+def _lift(D: Tensor) -> tuple[Tensor, Tensor]:
+    """D plus u u' for every eigenvector of an eigenvalue that is not well above zero, and the u, one a column.
+
+    From D a bound on the rounding of this sum is subtracted. Without such eigenvalues, or with too many, D stays.
+    """
+    values, vectors = torch.linalg.eigh(D)
+    top = float(values.max())
+    low = (values < _LOW * top).nonzero()
+    added = D.new_zeros(*D.shape[:2], len(low) if len(low) <= _MOST_LIFTED else 0)
+    if added.shape[-1] == 0:
+        return D, added
+    for column, (block, place) in enumerate(low.tolist()):
+        added[block, :, column] = math.sqrt(top - float(values[block, place])) * vectors[block, :, place]
+    sums = added @ added.mT
+    spare = 4 * (len(low) + 2) * _UNIT * float(torch.linalg.matrix_norm(D.abs() + added.abs() @ added.abs().mT).max())
+    return D + sums - spare * torch.eye(D.shape[-1], dtype=D.dtype), added
 
 
 def _floor(D: Tensor) -> float:

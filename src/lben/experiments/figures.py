@@ -84,8 +84,9 @@ def draw_error_against_lipschitz(results: Sequence[Result], folder: Path) -> lis
         return _write(figure, folder, "error-against-lipschitz")
 
 
-def draw_attacks(results: Sequence[Result], folder: Path, *, pixel: float) -> list[Path]:
-    """Figure `mnist` (b): the error under attack against its size, and above it what is proved; pixel: one unit."""
+def draw_attacks(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Figure `mnist` (b): the error under attack against its size, and above it what is proved."""
+    pixel = results[0].measured.std
     with _figure(11.0, 4.8) as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, kind, title in zip(panels, ("single_step", "multi_step"), ("one step", "20 steps"), strict=True):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from torch import nn
 
 from lben.attacks import attack
 from lben.baselines import FeedForward, halving_search
@@ -15,8 +18,8 @@ from lben.certify.lower import lipschitz_lower_bound
 from lben.certify.radius import certified_accuracy
 from lben.certify.sdp import tightest_bound
 from lben.data import ImageData, pixels
+from lben.equilibrium import BaseNetwork
 from lben.errors import NotConverged, NotWellPosed
-from lben.networks import EquilibriumNetwork
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.train import TrainConfig, error_rate, fit
 
@@ -28,8 +31,29 @@ PAPER_SIZES = (5.0, 10.0)
 TRAINING_TOLERANCE = 1e-2
 """The paper's 1e-2 bounds the relative change of an iterate; ours bounds the residual: stricter."""
 EVALUATION_TOLERANCE = 1e-4
-_WIDE = 200  # wider networks are searched and attacked less, and so are those without a proof: it would take hours
+WIDE, WIDEST = 200, 2000
+"""Networks with more units than these are searched and attacked less, and so are those without a proof: hours else."""
+_CERTIFICATION = PeacemanRachford(tolerance=1e-5)  # of the widest; what it leaves open is subtracted
 _STEPS_TIMED, _REPEATS = 40, 9
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How many images are attacked and certified, and how many points the search for a steep pair starts from."""
+
+    attacked: int
+    certified: int
+    points: int
+    restarts: int
+    timed_steps: int
+
+    @staticmethod
+    def of(units: int, images: int, *, proved: bool) -> Effort:
+        if units > WIDEST:
+            return Effort(min(images, 200), min(images, 2000), 32, 8, 4)
+        if units > WIDE:
+            return Effort(min(images, 500), images, 100, 8, 5)
+        return Effort(images if proved else min(images, 2000), images, images, 32, _STEPS_TIMED)
 
 
 @dataclass(frozen=True)
@@ -37,8 +61,10 @@ class Measured:
     """Of one network; shares between 0 and 1, bounds at the network's input, radii in pixels.
 
     unanswered: test images without an equilibrium, which count as wrong.
+    std: of the normalisation; what one unit at the network's input is in pixels.
     single_step, multi_step: errors under attacks of each of `sizes`, on the first `attacked_images`; certified_error:
-    the proved upper bound of both, on the same ones. certified: the accuracy proved at each of `radii`, on all.
+    the proved upper bound of both, on the same ones. certified: the accuracy proved at each of `radii`, on the first
+    `certified_images`.
     paper_attacked: errors by the paper's protocol at its two sizes.
     upper: gamma, where the network is meant to have one and it is proved. tight: the tightest bound, None where no
     metric proves any.
@@ -48,7 +74,9 @@ class Measured:
 
     error: float
     unanswered: int
+    std: float
     attacked_images: int
+    certified_images: int
     sizes: list[float]
     single_step: list[float]
     multi_step: list[float]
@@ -64,46 +92,54 @@ class Measured:
 
 
 def measure(
-    net: EquilibriumNetwork | FeedForward, data: ImageData, *, gamma: float | None = None, seed: int = 0
+    net: BaseNetwork | FeedForward,
+    data: ImageData,
+    *,
+    gamma: float | None = None,
+    radii: Sequence[float] = RADII,
+    seed: int = 0,
 ) -> Measured:
     """Everything that the report says of a trained network; `gamma` is the bound that it is meant to have."""
     x, y = pixels(data.test_images), data.test_labels
     error, unanswered = error_rate(net, data.test_images, y)
-    wide = len(net.weights().bz) > _WIDE
-    few, restarts = (100, 8) if wide else (len(y), 32)
-    lower = lipschitz_lower_bound(net, x[:few], restarts=restarts, seed=seed)
     try:
         tight = tightest_bound(net).gamma
     except NotWellPosed:
         tight = None
     proved = gamma is not None and (certify(net, gamma).holds or (tight is not None and tight <= gamma))
-    attacked = min(len(y), 500 if wide else 2000 if tight is None else len(y))
+    units = net.weights().hidden_features
+    effort = Effort.of(units, len(y), proved=tight is not None)
+    lower = lipschitz_lower_bound(net, x[: effort.points], restarts=effort.restarts, seed=seed)
+    some, few = slice(effort.certified), slice(effort.attacked)
     certified = certified_error = None
     if tight is not None:
-        certified = certified_accuracy(net, x, y, RADII, domain="pixels").accuracy.tolist()
-        certified_error = (1 - certified_accuracy(net, x[:attacked], y[:attacked], SIZES).accuracy).tolist()
+        solver = _CERTIFICATION if units > WIDEST else None
+        certified = certified_accuracy(net, x[some], y[some], radii, domain="pixels", solver=solver).accuracy.tolist()
+        certified_error = (1 - certified_accuracy(net, x[few], y[few], SIZES, solver=solver).accuracy).tolist()
+    fast = attack(net, x[few], y[few], SIZES, method="fgm", seed=seed)
+    slow = attack(net, x[few], y[few], SIZES, method="pgd", steps=20, restarts=1, seed=seed)
     return Measured(
         error=error,
         unanswered=unanswered,
-        attacked_images=attacked,
+        std=1.0 if net.normalize is None else float(net.normalize.std.min()),
+        attacked_images=effort.attacked,
+        certified_images=effort.certified,
         sizes=list(SIZES),
-        single_step=attack(net, x[:attacked], y[:attacked], SIZES, method="fgm", seed=seed).error.tolist(),
-        multi_step=attack(
-            net, x[:attacked], y[:attacked], SIZES, method="pgd", steps=20, restarts=1, seed=seed
-        ).error.tolist(),
+        single_step=fast.error.tolist(),
+        multi_step=slow.error.tolist(),
         certified_error=certified_error,
         paper_attacked=attack(net, x, y, PAPER_SIZES, paper_protocol=True, seed=seed).error.tolist(),
-        radii=list(RADII),
+        radii=list(radii),
         certified=certified,
         upper=gamma if proved else None,
         tight=tight,
         lower=lower.value,
         lower_proved=lower.proved,
-        steps=_steps(net, data) if isinstance(net, EquilibriumNetwork) else None,
+        steps=_steps(net, data) if isinstance(net, BaseNetwork) else None,
     )
 
 
-def _steps(net: EquilibriumNetwork, data: ImageData) -> dict[str, Any] | None:
+def _steps(net: BaseNetwork, data: ImageData) -> dict[str, Any] | None:
     """The automatic step beside the one that halving finds, on a batch of test images."""
     x = pixels(data.test_images[:128])
     net.solver = PeacemanRachford(tolerance=EVALUATION_TOLERANCE)
@@ -118,17 +154,14 @@ def _steps(net: EquilibriumNetwork, data: ImageData) -> dict[str, Any] | None:
     }
 
 
-def relative_seconds(net: EquilibriumNetwork | FeedForward, data: ImageData, config: TrainConfig) -> float:
-    """The time of a training step, as a multiple of that of a plain network with as many hidden units.
+def relative_seconds(net: nn.Module, plain: nn.Module, data: ImageData, config: TrainConfig, units: int) -> float:
+    """The time of a training step of a network with so many hidden units, as a multiple of a plain network's.
 
     The two take turns, on copies, so that what else the machine does falls on both; the median of the ratios.
     """
-    steps = _STEPS_TIMED // (8 if len(net.weights().bz) > _WIDE else 1)
-    images = data.train_images[: steps * config.batch_size]
+    images = data.train_images[: Effort.of(units, 1, proved=True).timed_steps * config.batch_size]
     few = ImageData(images, data.train_labels[: len(images)], data.test_images[:100], data.test_labels[:100])
     brief = replace(config, epochs=1)
-    sizes = (images.shape[1], len(net.weights().bz), len(net.weights().by))
-    plain = FeedForward(*sizes, normalize=net.normalize)
     usual = replace(brief, loss=TrainConfig().loss)
     ratios = []
     for _ in range(_REPEATS):

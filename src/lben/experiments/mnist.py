@@ -12,6 +12,7 @@ import torch
 
 from lben.baselines import LMT, FeedForward, LipschitzMargin, pool, train_lipnn
 from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, mnist
+from lben.equilibrium import BaseNetwork
 from lben.errors import InvalidInput
 from lben.experiments.measure import TRAINING_TOLERANCE
 from lben.experiments.regions import reproduce_regions
@@ -79,9 +80,7 @@ class LipNN(Row):
     def prepare(self, data: ImageData) -> ImageData:
         return pool(data)
 
-    def train(
-        self, net: EquilibriumNetwork | FeedForward, data: ImageData, folder: Path, *, progress: bool
-    ) -> list[Epoch]:
+    def train(self, net: BaseNetwork | FeedForward, data: ImageData, folder: Path, *, progress: bool) -> list[Epoch]:
         assert isinstance(net, FeedForward)
         assert self.gamma is not None
         history, rounds = train_lipnn(
@@ -99,7 +98,7 @@ class LipNN(Row):
         programs = [one.program_seconds / ROUND for one in rounds for _ in range(ROUND)]
         return [replace(row, seconds=row.seconds + extra) for row, extra in zip(history, programs, strict=True)]
 
-    def relative_seconds(self, net: EquilibriumNetwork | FeedForward, data: ImageData, history: list[Epoch]) -> float:
+    def relative_seconds(self, net: BaseNetwork | FeedForward, data: ImageData, history: list[Epoch]) -> float:
         """An epoch with its share of a program, beside one without."""
         plain = fit(self.network(), data, replace(self.config, epochs=1))[0].seconds
         return statistics.median(epoch.seconds for epoch in history) / plain

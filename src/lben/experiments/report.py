@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lben.data import MNIST_STD
 from lben.experiments import figures
-from lben.experiments.measure import RADII
 from lben.experiments.regions import read_regions
 from lben.experiments.study import Result, Run, read_run
 from lben.files import write_bytes
@@ -86,21 +84,38 @@ def write_report(folder: str | Path) -> list[Path]:
 def _facts(run: Run, results: Sequence[Result]) -> list[str]:
     versions = ", ".join(f"{name} {number}" for name, number in run.versions.items())
     minutes = sum(result.seconds for result in results) / 60
-    return [
+    facts = [
         f"Made by `{run.command}` on {run.data}; begun {run.began}; {versions}; the rows took "
-        f"{minutes:.0f} minutes in all, one core each.",
+        f"{minutes:.0f} minutes in all, one core each."
+    ]
+    if not results:
+        return facts
+    models = {result.row["model"] for result in results}
+    certified = {result.measured.certified_images for result in results}
+    facts += [
         "Bounds are from normalised images to logits, in the l2 norm; γ_up is what was prescribed and proved, γ_low "
         "what two inputs show. The sizes of attacks are measured there too, and certified radii in pixels of [0, 1]: "
-        f"one pixel is {1 / MNIST_STD:.2f} normalised units.",
-        "Attacks beside the paper's follow its protocol: one step, on the last 2,000 test images, which are easier "
-        f"than the rest. Those of 20 steps, and those in the figure, are on the first {_counts(results)}: fewer for "
-        "wide networks and for those without a proof, which are slow. All else is on all test images.",
+        f"one pixel is {1 / results[0].measured.std:.2f} normalised units.",
+        "Attacks beside the paper's follow its protocol: one step, on the last 2,000 test images"
+        + (", which are easier than the rest" if "Equilibrium" in models else "")
+        + f". Those of 20 steps, and those in the figure, are on the first {_counts(results)}: fewer for wide networks "
+        f"and for those without a proof, which are slow. Certified accuracies are on the first {_listed(certified)}, "
+        "all else on all test images.",
         "The paper's tolerance of 1e-2 bounds the relative change of an iterate, ours the residual, which is stricter; "
         "evaluation is at 1e-4. An asterisk marks what was observed and cannot be proved, for want of a metric. The "
         "cost of an epoch is that of training steps that took turns with a plain network's.",
-        "LMT's c counts grey levels of 255, since the paper does not say what it counts. Lip-NN sees 14 × 14 pixels; "
-        "beside the figures that its authors report are ours for the same bound.",
     ]
+    if "LipschitzMarginTraining" in models:
+        facts.append(
+            "LMT's c counts grey levels of 255, since the paper does not say what it counts. Lip-NN sees 14 × 14 "
+            "pixels; beside the figures that its authors report are ours for the same bound."
+        )
+    if "Convolutional" in models:
+        facts.append(
+            "The networks have one convolutional layer, with one entry of the metric a channel, where the paper's has "
+            "one a pixel and no exact resolvent. Errors by epoch are on the first 2,000 test images."
+        )
+    return facts
 
 
 def _beside_the_paper(results: Sequence[Result]) -> Table:
@@ -138,17 +153,18 @@ def _beside_the_paper(results: Sequence[Result]) -> Table:
 
 
 def _beyond_the_paper(results: Sequence[Result]) -> Table:
+    radii = results[0].measured.radii
     groups = [
         ("", ["model"]),
         ("provable bound", ["tightest", "γ_low / it, %"]),
-        ("certified accuracy, %, at pixels", [f"{radius:g}" for radius in RADII]),
+        ("certified accuracy, %, at pixels", [f"{radius:.3g}" for radius in radii]),
         ("20-step attack, error, %", ["at 5", "at 10"]),
         ("an epoch", ["× plain"]),
     ]
     rows = []
     for result in results:
         m = result.measured
-        certified = [NONE] * len(RADII) if m.certified is None else [_percent(share) for share in m.certified]
+        certified = [NONE] * len(radii) if m.certified is None else [_percent(share) for share in m.certified]
         attacked = [_percent(m.multi_step[m.sizes.index(size)], 1) for size in (5.0, 10.0)]
         cost = [f"{result.relative_seconds:.1f}"]
         tight = [_significant(m.tight), _share(m.lower, m.tight)]
@@ -165,7 +181,7 @@ def _equilibria(results: Sequence[Result]) -> Table:
     ]
     rows = []
     for result in results:
-        if result.row["model"] != "Equilibrium":
+        if result.row["model"] not in ("Equilibrium", "Convolutional"):
             continue
         steps = result.measured.steps
         automatic, halving = ([NONE] * 2, [NONE] * 3)
@@ -184,6 +200,7 @@ def _pictures(folder: Path, results: Sequence[Result], target: Path) -> list[Pic
     """Draw what there is to draw."""
     place = target / "figures"
     pictures = []
+    full = [result for result in results if result.row["model"] != "LipNN"]
     if results:
         pictures = [
             Picture(
@@ -193,11 +210,12 @@ def _pictures(folder: Path, results: Sequence[Result], target: Path) -> list[Pic
                 "reaching to the tightest provable bound; hollow marks: the paper's; dashed lines: certified γ.",
             ),
             Picture(
-                figures.draw_attacks([r for r in results if r.row["model"] != "LipNN"], place, pixel=MNIST_STD)[0],
+                figures.draw_attacks(full, place)[0],
                 "Test error under attack against the size of the attack",
                 f"Test error under attack on {_counts(results)} test images, by one step of the fast gradient (left) "
-                "and by 20 steps of projected gradient (right). Dotted: what no attack can exceed, proved, for γ ≤ 1. "
-                "Lip-NN is left out, since it sees 14 × 14 pixels.",
+                "and by 20 steps of projected gradient (right). Dotted: what no attack can exceed, proved, for γ ≤ 1."
+                + " Lip-NN is left out, since it sees 14 × 14 pixels."
+                * (len(full) < len(results)),
             ),
             Picture(
                 figures.draw_training(results, place)[0],
@@ -217,8 +235,11 @@ def _pictures(folder: Path, results: Sequence[Result], target: Path) -> list[Pic
 
 
 def _counts(results: Sequence[Result]) -> str:
-    counts = sorted({result.measured.attacked_images for result in results})
-    return " or ".join(f"{count:,}" for count in counts)
+    return _listed({result.measured.attacked_images for result in results})
+
+
+def _listed(counts: set[int]) -> str:
+    return " or ".join(f"{count:,}" for count in sorted(counts))
 
 
 def _markdown(title: str, facts: list[str], tables: list[Table], pictures: list[Picture]) -> str:

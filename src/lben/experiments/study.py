@@ -14,17 +14,17 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from lben.baselines import FeedForward
 from lben.data import ImageData
+from lben.equilibrium import BaseNetwork
 from lben.errors import InvalidFile, InvalidInput
-from lben.experiments.measure import EVALUATION_TOLERANCE, Measured, measure, relative_seconds
+from lben.experiments.measure import EVALUATION_TOLERANCE, RADII, Measured, measure, relative_seconds
 from lben.extras import need
 from lben.files import make_folder, save, write_bytes
-from lben.networks import EquilibriumNetwork
 from lben.progress import track
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.train import Epoch, TrainConfig, fit
@@ -50,24 +50,25 @@ class Row(ABC):
     gamma: float | None = None
     hidden: int = 80
     published: Published | None = None
+    radii: tuple[float, ...] = RADII
 
     @abstractmethod
-    def network(self) -> EquilibriumNetwork | FeedForward:
+    def network(self) -> BaseNetwork | FeedForward:
         """The network at its start, which `config.seed` decides."""
 
     def prepare(self, data: ImageData) -> ImageData:
         """The data as this model takes them."""
         return data
 
-    def train(
-        self, net: EquilibriumNetwork | FeedForward, data: ImageData, folder: Path, *, progress: bool
-    ) -> list[Epoch]:
+    def train(self, net: BaseNetwork | FeedForward, data: ImageData, folder: Path, *, progress: bool) -> list[Epoch]:
         """Train the network, from where an earlier call in this folder was interrupted."""
         return fit(net, data, self.config, folder=folder, resume=True, progress=progress, name=self.name)
 
-    def relative_seconds(self, net: EquilibriumNetwork | FeedForward, data: ImageData, history: list[Epoch]) -> float:
+    def relative_seconds(self, net: BaseNetwork | FeedForward, data: ImageData, history: list[Epoch]) -> float:
         """The time of an epoch as a multiple of a plain network's."""
-        return relative_seconds(net, data, self.config)
+        w = net.weights()
+        plain = FeedForward(w.in_features, w.hidden_features, w.out_features, normalize=net.normalize)
+        return relative_seconds(net, plain, data, self.config, w.hidden_features)
 
     def description(self) -> dict[str, Any]:
         """The row as plain values, by which a result recognises it."""
@@ -79,6 +80,9 @@ class Row(ABC):
             "published": None if self.published is None else asdict(self.published),
             "config": self.config.description(),
         }
+
+
+R = TypeVar("R", bound=Row)
 
 
 @dataclass(frozen=True)
@@ -126,10 +130,10 @@ def run_row(row: Row, data: ImageData, folder: str | Path, *, progress: bool = F
     history = row.train(net, own, path, progress=progress)
     trained = time.perf_counter()
     cost = row.relative_seconds(net, own, history)
-    if isinstance(net, EquilibriumNetwork):
+    if isinstance(net, BaseNetwork):
         net.solver = PeacemanRachford(tolerance=EVALUATION_TOLERANCE)
         save(net, path / "network.safetensors")
-    measured = measure(net.eval(), own, gamma=row.gamma, seed=row.config.seed)
+    measured = measure(net.eval(), own, gamma=row.gamma, radii=row.radii, seed=row.config.seed)
     result = Result(
         row=row.description(),
         measured=measured,
@@ -208,7 +212,7 @@ def slug(name: str) -> str:
     return "".join(plain.get(letter, letter) for letter in name).lower()
 
 
-def seeded(rows: Iterable[Row], seed: int) -> list[Row]:
+def seeded(rows: Iterable[R], seed: int) -> list[R]:
     """The rows with another seed."""
     return [replace(row, config=replace(row.config, seed=seed)) for row in rows]
 
