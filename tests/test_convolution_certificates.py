@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 import lben
 from lben.certify.barrier import Program
 from lben.certify.channelwise import Channels, RestrictedPoint
-from lben.certify.convolution import ConvSubject
-from lben.grid import complex_form
+from lben.certify.convolution import Condition, ConvSubject
+from lben.certify.verified import decide
+from lben.grid import Grid, complex_form, real_form
 from tests.problems import conv_network
 
 SHAPES = [(1, 4, 6), (3, 5, 5), (2, 4, 4)]
@@ -84,6 +85,31 @@ def search(net: lben.ConvNetwork) -> tuple[Channels, torch.Tensor]:
     T, U, grid = w.symbols()
     q = complex_form(grid.forward(w.output.T.contiguous()))
     return Channels(T / own[:, None] + w.rho * (U @ U.mH) * own, U, q, w.rho * q / own[:, None], subject.mix, grid), own
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 5), (5, 4)])
+@pytest.mark.parametrize("frequency", [(0, 0), (0, 1), (1, 2), (2, 2)])
+def test_blocks_that_are_not_positive_are_helped_by_the_low_rank(
+    shape: tuple[int, int], frequency: tuple[int, int]
+) -> None:
+    """D has eigenvalues -1/2 at one frequency, and a matrix of low rank adds a number to just these."""
+    grid = Grid(*shape, torch.zeros(1, dtype=torch.float64))
+    h, w = (size % limit for size, limit in zip(frequency, (grid.half, shape[1]), strict=True))
+    D = torch.eye(2, dtype=torch.complex128).repeat(grid.half, shape[1], 1, 1)
+    D[h, w] *= -0.5
+    if (2 * h) % shape[0] == 0:
+        D[h, -w] = D[h, w]
+    D = D.reshape(-1, 2, 2)
+    dense = grid.convolve(real_form(D.real, D.imag), torch.eye(2 * shape[0] * shape[1], dtype=torch.float64))
+    values, vectors = torch.linalg.eigh(dense)
+    below = vectors[:, values < 0]
+    F = complex_form(grid.forward(below.contiguous()))
+    for added, holds in ((1.0, True), (0.51, True), (0.49, False)):
+        M = added * torch.eye(below.shape[1], dtype=torch.float64)
+        condition = Condition(D, F, M, torch.ones(2, 2, dtype=torch.float64), grid, 100)
+        assert condition.margin() == pytest.approx(added - 0.5)
+        assert (decide(condition) == "holds") == holds
+        assert (decide(condition, at_least=0.4) == "holds") == (added > 0.9)
 
 
 @pytest.mark.parametrize("in_shape", SHAPES)
