@@ -36,7 +36,18 @@ from lben.errors import (
 from lben.files import load, save
 from lben.networks import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
 from lben.normalize import Normalize
-from lben.solvers import FISTA, Anderson, DouglasRachford, ForwardBackward, Newton, PeacemanRachford, Solution, Solver
+from lben.ode import ODE, ContractingODE
+from lben.solvers import (
+    FISTA,
+    Anderson,
+    DouglasRachford,
+    Extragradient,
+    ForwardBackward,
+    Newton,
+    PeacemanRachford,
+    Solution,
+    Solver,
+)
 from lben.weights import Weights
 
 __all__ = [
@@ -44,6 +55,7 @@ __all__ = [
     "FISTA",
     "LBEN",
     "MON",
+    "ODE",
     "Activation",
     "Anderson",
     "Arctan",
@@ -53,11 +65,13 @@ __all__ = [
     "Certificate",
     "CertifiedAccuracy",
     "CertifiedRadius",
+    "ContractingODE",
     "ConvergenceWarning",
     "DataNotFound",
     "DouglasRachford",
     "Elementwise",
     "EquilibriumNetwork",
+    "Extragradient",
     "ForwardBackward",
     "HardTanh",
     "Identity",

@@ -20,10 +20,12 @@ from lben.activations import Activation, Elementwise, PerUnit, Scalar
 from lben.errors import InvalidFile, InvalidInput
 from lben.networks import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
 from lben.normalize import Normalize
+from lben.ode import ContractingODE
 from lben.solvers import Anderson, Solver
 
 FORMAT = 1
-_NETWORKS: dict[str, type[LBEN | MON | UnconstrainedEN]] = {c.__name__: c for c in (LBEN, MON, UnconstrainedEN)}
+Saved = LBEN | MON | UnconstrainedEN | ContractingODE
+_NETWORKS: dict[str, type[Saved]] = {c.__name__: c for c in (LBEN, MON, UnconstrainedEN, ContractingODE)}
 
 
 def save(net: EquilibriumNetwork, path: str | os.PathLike[str]) -> None:
@@ -33,7 +35,7 @@ def save(net: EquilibriumNetwork, path: str | os.PathLike[str]) -> None:
     write_tensors(path, "lben", _describe(net), net.state_dict())
 
 
-def load(path: str | os.PathLike[str]) -> LBEN | MON | UnconstrainedEN:
+def load(path: str | os.PathLike[str]) -> Saved:
     """Read a network that `save` wrote, on the CPU; raises InvalidFile for anything else."""
     description, tensors = read_tensors(path, "lben", "a network")
     try:
@@ -102,7 +104,9 @@ def _digest(text: str, tensors: dict[str, Tensor]) -> str:
 
 
 def _describe(net: EquilibriumNetwork) -> dict[str, Any]:
+    rate = {"rate": net.rate} if isinstance(net, ContractingODE) else {}
     return {
+        **rate,
         "network": type(net).__name__,
         "sizes": [net.in_features, net.hidden_features, net.out_features],
         "dtype": str(net.parameterization.U.dtype)[6:],
@@ -113,15 +117,24 @@ def _describe(net: EquilibriumNetwork) -> dict[str, Any]:
     }
 
 
-def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> LBEN | MON | UnconstrainedEN:
+def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> Saved:
     cls = _NETWORKS[description["network"]]
     activation = _build_activation(description["activation"])
     solver = _build_solver(description["solver"])
     sizes = description["normalize"]
     normalize = None if sizes is None else Normalize(torch.zeros(sizes[0]), torch.ones(sizes[1]))
     if issubclass(cls, LBEN):
-        net: LBEN | MON | UnconstrainedEN = cls(
+        net: Saved = cls(
             *description["sizes"],
+            gamma=description["gamma"],
+            activation=activation,
+            solver=solver,
+            normalize=normalize,
+        )
+    elif issubclass(cls, ContractingODE):
+        net = cls(
+            *description["sizes"],
+            rate=description["rate"],
             gamma=description["gamma"],
             activation=activation,
             solver=solver,

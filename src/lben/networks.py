@@ -124,6 +124,10 @@ class EquilibriumNetwork(nn.Module):
         z = equilibrium(operator, self.activation, b, self.solver, on_failure=on_failure, known=known)
         return flat.reshape(z, x.shape[:-1])
 
+    def drive(self, x: Tensor) -> Tensor:
+        """U x + bz, what the input adds to the pre-activations, of shape (..., hidden_features)."""
+        return F.linear(self._scaled(x), self.parameterization.U, self.parameterization.bz)
+
     def bound(self, domain: Domain = "input") -> float:
         """A Lipschitz bound, checked now from the weights in double precision.
 
@@ -158,11 +162,10 @@ class EquilibriumNetwork(nn.Module):
 
     def _bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """U x + bz, and the bias from outside if there is one, as rows."""
-        p = self.parameterization
-        b = _rows(F.linear(self._scaled(x), p.U, p.bz))
+        b = _rows(self.drive(x))
         outside = self._outside(x, bias)
         b = b if outside is None else b + outside
-        checks.finite_sum(b, x=x, bias=bias, **dict(p.named_parameters()))
+        checks.finite_sum(b, x=x, bias=bias, **dict(self.parameterization.named_parameters()))
         return b
 
     def _operator(self) -> DenseOperator:
@@ -236,7 +239,7 @@ class LBEN(EquilibriumNetwork):
 
         epsilon becomes what the weights leave room for, if that is less. Raises NotWellPosed or BoundNotMet.
         """
-        sizes = _sizes(weights)
+        sizes = sizes_of(weights)
         net = cls(
             *sizes,
             gamma=weights.gamma if gamma is None else gamma,
@@ -275,7 +278,7 @@ class MON(EquilibriumNetwork):
         normalize: Normalize | None = None,
     ) -> MON:
         """The MON of these weights, whose metric is the Euclidean one whatever they carry; raises NotWellPosed."""
-        sizes = _sizes(weights)
+        sizes = sizes_of(weights)
         net = cls(*sizes, epsilon=epsilon, activation=activation, solver=solver, normalize=normalize)
         return net._assign(weights)
 
@@ -305,12 +308,12 @@ class UnconstrainedEN(EquilibriumNetwork):
         normalize: Normalize | None = None,
     ) -> UnconstrainedEN:
         """The unconstrained network of these weights; their metric is forgotten, for training would void it."""
-        sizes = _sizes(weights)
+        sizes = sizes_of(weights)
         net = cls(*sizes, activation=activation, solver=solver, normalize=normalize)
         return net._assign(weights)
 
 
-def _sizes(weights: Weights) -> tuple[int, int, int]:
+def sizes_of(weights: Weights) -> tuple[int, int, int]:
     if not isinstance(weights, Weights):
         raise InvalidInput(f"from_weights takes an lben.Weights, not {weights!r}.")
     return weights.in_features, weights.hidden_features, weights.out_features
