@@ -16,6 +16,8 @@ from lben.activations import (
 )
 from lben.attacks import Attack, AttackMethod, Lengths, attack
 from lben.certify.certificate import Certificate
+from lben.certify.contraction import Contraction, FrequencyTest, contraction, frequency_test
+from lben.certify.gain import IncrementalGain, incremental_gain
 from lben.certify.lmi import certify, product_bound
 from lben.certify.lower import LowerBound, lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
@@ -66,6 +68,7 @@ __all__ = [
     "CertifiedAccuracy",
     "CertifiedRadius",
     "ContractingODE",
+    "Contraction",
     "ConvergenceWarning",
     "DataNotFound",
     "DouglasRachford",
@@ -73,8 +76,10 @@ __all__ = [
     "EquilibriumNetwork",
     "Extragradient",
     "ForwardBackward",
+    "FrequencyTest",
     "HardTanh",
     "Identity",
+    "IncrementalGain",
     "InvalidActivation",
     "InvalidFile",
     "InvalidInput",
@@ -102,6 +107,9 @@ __all__ = [
     "certified_accuracy",
     "certified_radius",
     "certify",
+    "contraction",
+    "frequency_test",
+    "incremental_gain",
     "lipschitz_lower_bound",
     "load",
     "product_bound",

@@ -3,6 +3,7 @@
 Both work on X = Lam A + A' Lam - Lam K Lam / rho, with Lam diagonal. With G = X^-1, B = A' - Lam K / rho and Y = G B,
 the gradient of -log det X in lam is -2 diag(Y) and its Hessian 2 (G o (B' Y + K / rho) + Y o Y'), o the entrywise
 product. Every iterate is strictly feasible, so whatever stops the method, what it returns is a true bound.
+A and K may be stacks, (k, n, n) and complex: then every X of the stack must be positive definite.
 """
 
 from __future__ import annotations
@@ -25,12 +26,20 @@ _SHORTEST = 1e-9  # of a line search
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """The data of X: A and K, and which entries of lam are free; the others stay 1."""
+    """The data of X: A and K, the rank of K (of a stack, their sum), and how many entries of lam are free.
+
+    The other entries of lam stay 1.
+    """
 
     A: Tensor
     K: Tensor
     rank: int
     free: int
+
+    @property
+    def order(self) -> int:
+        """Of the barrier: the dimensions of all X, and of all K/rho."""
+        return self.A[..., 0].numel() + self.rank
 
     def pull(self, start: Tensor) -> Tensor:
         """The weights of a small linear term in lam, without which the lam of units that no input reaches diverge."""
@@ -40,7 +49,7 @@ class Quadratic:
 
     def matrix(self, lam: Tensor, rho: float) -> Tensor:
         half = lam[:, None] * (self.A - self.K * (lam / (2 * rho)))
-        return half + half.T
+        return half + half.mH
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +61,7 @@ class _Point:
     factor: Tensor
 
     def log_det(self) -> float:
-        return 2 * float(self.factor.diagonal().log().sum())
+        return 2 * float(self.factor.diagonal(dim1=-2, dim2=-1).real.log().sum())
 
 
 def minimise_rho(problem: Quadratic, lam: Tensor, rho: float) -> tuple[Tensor, float, bool]:
@@ -67,11 +76,11 @@ def minimise_rho(problem: Quadratic, lam: Tensor, rho: float) -> tuple[Tensor, f
     if point is None:
         raise ValueError("The barrier method needs a strictly feasible start.")
     pull = problem.pull(lam)
-    t = _GROWTH * (len(lam) + problem.rank) / rho
+    t = _GROWTH * problem.order / rho
     finished = False
     for _ in range(_STAGES):
         point, centred = _centre(problem, point, t, pull)
-        order = len(lam) + problem.rank + float(pull @ point.lam)
+        order = problem.order + float(pull @ point.lam)
         finished = centred and (order / t <= _GAP * point.rho or point.rho <= _NEGLIGIBLE * rho)
         if finished or not centred:
             break
@@ -83,7 +92,7 @@ def _feasible(problem: Quadratic, lam: Tensor, rho: float) -> _Point | None:
     if not (rho > 0 and bool((lam > 0).all())):
         return None
     factor, info = torch.linalg.cholesky_ex(problem.matrix(lam, rho))
-    return _Point(lam, rho, factor) if int(info) == 0 else None
+    return None if bool(info.any()) else _Point(lam, rho, factor)
 
 
 def _centre(problem: Quadratic, point: _Point, t: float, pull: Tensor) -> tuple[_Point, bool]:
@@ -108,18 +117,24 @@ def _derivatives(problem: Quadratic, point: _Point, t: float, pull: Tensor) -> t
     K = problem.K / rho
     scaled = lam[:, None] * K
     G = torch.cholesky_inverse(point.factor)
-    B = problem.A.T - scaled
+    B = problem.A.mH - scaled
     Y = G @ B
     C = scaled * lam
     GC = G @ C
     hessian = torch.empty(f + 1, f + 1, dtype=lam.dtype)
-    hessian[:f, :f] = 2 * (G * (B.T @ Y + K) + Y * Y.T)[:f, :f]
-    trace = float(GC.diagonal().sum())
-    cross = torch.linalg.vecdot(GC, Y.T) - torch.linalg.vecdot(G, scaled.T)
+    hessian[:f, :f] = 2 * _total(G.conj() * (B.mH @ Y + K) + Y * Y.mT)[:f, :f]
+    trace = float(GC.diagonal(dim1=-2, dim2=-1).real.sum())
+    cross = _total(GC * Y.mT - G * scaled.mT).sum(dim=1)
     hessian[:f, f] = hessian[f, :f] = 2 * cross[:f] / rho
-    hessian[f, f] = (float((GC * GC.T).sum()) + 2 * trace + problem.rank) / rho**2
-    gradient = torch.cat([(pull - 2 * Y.diagonal())[:f], lam.new_tensor([t - (trace + problem.rank) / rho])])
+    hessian[f, f] = (float(_total(GC * GC.mT).sum()) + 2 * trace + problem.rank) / rho**2
+    slope = _total(Y).diagonal()
+    gradient = torch.cat([(pull - 2 * slope)[:f], lam.new_tensor([t - (trace + problem.rank) / rho])])
     return gradient, hessian
+
+
+def _total(matrices: Tensor) -> Tensor:
+    """The real part, summed over a stack."""
+    return matrices.real.sum(dim=0) if matrices.dim() == 3 else matrices
 
 
 def newton_direction(gradient: Tensor, hessian: Tensor) -> tuple[Tensor, float]:
