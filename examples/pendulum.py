@@ -38,7 +38,7 @@ def torque(records: int, steps: int, generator: torch.Generator) -> Tensor:
     """Sums of three sines of random strength, speed and phase; shape (records, steps + 1)."""
     t = STEP * torch.arange(steps + 1)
     strength, speed, phase = torch.rand(3, records, 3, 1, generator=generator)
-    waves = 0.4 * strength * torch.sin((0.2 + 1.3 * speed) * t + 2 * torch.pi * phase)
+    waves: Tensor = 0.4 * strength * torch.sin((0.2 + 1.3 * speed) * t + 2 * torch.pi * phase)
     return waves.sum(dim=1)
 
 

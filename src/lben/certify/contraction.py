@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.activations import Activation
+from lben.activations import Activation, PerUnit, Scalar
 from lben.certify.angles import largest_eigenvalue, largest_kappa, phase
 from lben.certify.centres import Effort, scaled, search_metric
 from lben.certify.certificate import Certifiable, Subject, Verdict, judge
+from lben.certify.lmi import diagonal
 from lben.certify.numerics import undisturbed
 from lben.certify.riccati import solve_riccati
+from lben.certify.wellposed import square
+from lben.errors import InvalidInput
 from lben.weights import Weights
 
 _ANGLES = (0.0, 0.35 * math.pi, 0.7 * math.pi)  # at which the search for T begins
@@ -91,8 +94,7 @@ def contraction(
     Proposition `contraction` claims this for every W of Condition `W`; that is false, and "no metric" is an answer.
     rigorous: check by ball arithmetic (extra `sdp`). activation: for bare weights: ReLU if not given.
     """
-    subject = Subject.of(net, activation)
-    weights = subject.weights
+    weights = single_units(net, activation).weights
     T, rate, best = best_multiplier(weights)
     if rate > 0:
         for gap in _GAPS:
@@ -100,6 +102,15 @@ def contraction(
             if found.holds:
                 return found
     return Contraction("fails", None, best, None, T, math.nan, "angles and the method of centres", False)
+
+
+def single_units(net: Certifiable | Weights, activation: Activation | None) -> Subject:
+    """What is examined, if its activation acts on single units: T is free in every entry only for those."""
+    subject = Subject.of(net, activation)
+    sigma = activation if isinstance(net, Weights) else net.activation
+    if sigma is not None and not isinstance(sigma, Scalar | PerUnit):
+        raise InvalidInput(f"This needs an activation of single units, and {sigma!r} acts on several at once.")
+    return subject
 
 
 def best_multiplier(weights: Weights) -> tuple[Tensor, float, float]:
@@ -151,15 +162,23 @@ def _prove(weights: Weights, T: Tensor, rate: float, gap: float, best: float, ri
 
 
 @undisturbed
-def frequency_test(net: Certifiable | Weights, *, lam: Tensor | None = None) -> FrequencyTest:
-    """The frequency-domain test of Theorem `iqc` for a network's ODE, with the multiplier [[0, Lam], [Lam, -2 Lam]].
+def frequency_test(net: Certifiable | Weights | Tensor, *, lam: Tensor | None = None) -> FrequencyTest:
+    """The test of Theorem `iqc` at every frequency, for the ODE of a W or of a network.
 
-    Lemma `iqc` claims that it holds for every Lam of Condition `W`: that is false unless Lam W is symmetric.
+    [G; I]* [[0, Lam], [Lam, -2 Lam]] [G; I] < 0 with G = W/(1 + i omega). Lemma `iqc` claims this for every Lam of
+    Condition `W`; that is false in general, and true where Lam W is symmetric.
     lam: its diagonal, shape (n,); else the metric the weights carry; else ones, which is the theorem's own multiplier
     for the sector [0, 1].
     """
-    weights = Subject.of(net).weights
-    M = scaled(weights.W, weights.metric() if lam is None else lam.detach().to("cpu", torch.float64))
+    if isinstance(net, Tensor):
+        W = square(net)
+        metric = torch.ones(len(W), dtype=W.dtype)
+    else:
+        weights = single_units(net, None).weights
+        W, metric = weights.W, weights.metric()
+    if lam is not None:
+        metric = diagonal(lam, len(W), torch.zeros(len(W), dtype=torch.bool))
+    M = scaled(W, metric)
     bound, _, theta = largest_eigenvalue((M + M.T) / 4, M / 2)
     return FrequencyTest(2 - 2 * bound, math.tan(theta / 2) if theta < math.pi else math.inf)
 

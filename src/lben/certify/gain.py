@@ -11,8 +11,8 @@ from torch import Tensor
 from lben.activations import Activation
 from lben.certify.angles import phase
 from lben.certify.barrier import Quadratic, minimise_rho
-from lben.certify.certificate import Certifiable, Domain, Subject, Verdict, judge
-from lben.certify.contraction import best_multiplier, blocks
+from lben.certify.certificate import Certifiable, Domain, Verdict, judge
+from lben.certify.contraction import best_multiplier, blocks, single_units
 from lben.certify.numerics import undisturbed
 from lben.certify.riccati import solve_riccati
 from lben.certify.sdp import feasible_start, smallest_rho
@@ -74,7 +74,7 @@ def incremental_gain(
     the largest over all of them. T is found by the barrier method, at more and more angles; P from a Riccati equation;
     then the inequality is checked from the weights, P and T alone.
     """
-    subject = Subject.of(net, activation)
+    subject = single_units(net, activation)
     weights, scale = subject.weights, subject.scale_of(domain)
     start, rate, _ = best_multiplier(weights)
     if rate > 0:
@@ -158,7 +158,7 @@ def _prove(
     if rigorous:
         from lben.certify.rigorous import decide_gain
 
-        verdict = decide_gain(weights, P, T, proved, matrix, vectors)
+        verdict = decide_gain(weights, P, T, in_domain, scale, matrix, vectors)
         return IncrementalGain(verdict, in_domain, P, T, margin, domain, "ball arithmetic", True)
     into = P.abs() @ U.abs() / proved
     first = 2 * P.abs() + into @ into.T

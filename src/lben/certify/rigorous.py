@@ -39,15 +39,17 @@ def decide_contraction(weights: Weights, P: Tensor, T: Tensor, rate: float, matr
         return _definite(flint, X, matrix, vectors)
 
 
-def decide_gain(weights: Weights, P: Tensor, T: Tensor, gain: float, matrix: Tensor, vectors: Tensor) -> Verdict:
-    """Whether [[2 P - P U U' P/g^2, -(P W + T)], [., 2 T - Wo'Wo]] of the stored weights is positive definite."""
+def decide_gain(
+    weights: Weights, P: Tensor, T: Tensor, gain: float, scale: float, matrix: Tensor, vectors: Tensor
+) -> Verdict:
+    """Whether [[2 P - P U U' P/g^2, -(P W + T)], [., 2 T - Wo'Wo]] is positive definite, with g = gain times scale."""
     flint = need("flint", "rigorous=True", extra="sdp")
     with flint.ctx.workprec(_BITS):
         metric, D = _balls(flint, P), _balls(flint, torch.diag(T))
-        into, out = metric * _balls(flint, weights.U), _balls(flint, weights.Wo)
+        g = flint.arb(gain) * flint.arb(scale)
+        into, out = metric * _balls(flint, weights.U) / g, _balls(flint, weights.Wo)
         side = -(metric * _balls(flint, weights.W) + D)
-        first = 2 * metric - into * into.transpose() / (flint.arb(gain) * flint.arb(gain))
-        X = _blocks(flint, first, side, 2 * D - out.transpose() * out)
+        X = _blocks(flint, 2 * metric - into * into.transpose(), side, 2 * D - out.transpose() * out)
         return _definite(flint, X, matrix, vectors)
 
 

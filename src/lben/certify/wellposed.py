@@ -67,7 +67,7 @@ class WellPosedness:
 @undisturbed
 def well_posed(net: Certifiable | Weights | Tensor) -> WellPosedness:
     """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, weights or a network."""
-    W = _square(net) if isinstance(net, Tensor) else Subject.of(net).weights.W
+    W = square(net) if isinstance(net, Tensor) else Subject.of(net).weights.W
     if float(W.abs().max()) > _LARGEST:
         raise InvalidInput(
             f"W has an entry of {float(W.abs().max()):.3g}: beyond {_LARGEST:g} nothing can be computed."
@@ -100,7 +100,8 @@ def _perron(B: Tensor, radius: float) -> Tensor:
     return lam if bool((torch.isfinite(lam) & (lam > 0)).all()) else ones[:, 0]
 
 
-def _square(W: Tensor) -> Tensor:
+def square(W: Tensor) -> Tensor:
+    """W in double precision, if it is a finite square matrix."""
     checks.floating("W", W)
     if W.layout != torch.strided:
         raise InvalidInput("W is sparse: make it dense first.")
