@@ -151,14 +151,14 @@ def test_every_well_posed_ode_falls_along_its_lyapunov_function_to_its_equilibri
         net = random_network("LBEN", (3, 5, 2), activation, gamma=gamma, size=2.0, spread=0.5, trained=0, seed=3)
         net.solver = lben.Newton(tolerance=1e-12)
         ode, x = lben.ODE(net), torch.randn(6, 3, dtype=D)
-        v = ode.simulate(x, 4 * torch.randn(6, 5, dtype=D), torch.linspace(0, 60, 121, dtype=D)).detach()
+        v = ode.simulate(x, 4 * torch.randn(6, 5, dtype=D), torch.linspace(0, 40, 41, dtype=D)).detach()
         rest, z = ode.equilibrium(x).detach(), net.solve(x).z.detach()
         assert torch.allclose(activation(rest), z, atol=1e-9)
         assert torch.allclose(v[-1], rest, atol=1e-4)
         level = ode.lyapunov(v, x).detach()
         assert bool((level[1:] <= level[:-1] + 1e-6 * (1 + level[0])).all())
         assert bool((level >= -1e-9 * (1 + level[0])).all())
-        for states in v[:20:4]:
+        for states in v[:8:2]:
             assert float(ode.half_space(states, x).excess(z).min()) >= -1e-8
 
 
@@ -177,7 +177,7 @@ MODELS = {"n": st.integers(1, 5), "rate": rates(), "size": st.floats(0.3, 4), "s
 
 
 @given(**MODELS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_trajectories_approach_at_the_certified_rate_under_any_input(
     n: int, rate: float, size: float, seed: int
 ) -> None:
@@ -258,9 +258,9 @@ def test_the_counterexample_does_not_contract() -> None:
         v, velocity = path(time)
         return (velocity + v - COUNTEREXAMPLE @ v.clamp(min=0)).expand(2, 2)
 
-    t = torch.linspace(0.7, 14.7, 11, dtype=D)
+    t = torch.linspace(0.7, 9.1, 7, dtype=D)
     start, _ = path(t[0])
-    v = ode.simulate(signal, start + torch.tensor([[0.0, 0.0], [1e-2, 0.0]], dtype=D), t, tolerance=1e-10).detach()
+    v = ode.simulate(signal, start + torch.tensor([[0.0, 0.0], [1e-2, 0.0]], dtype=D), t, tolerance=1e-8).detach()
     assert torch.allclose(v[-1, 0], path(t[-1])[0], atol=1e-3)
     assert float((v[-1, 1] - v[-1, 0]).norm()) > 20 * 1e-2
 
@@ -327,7 +327,7 @@ def test_a_certificate_is_checked_from_its_matrices_alone() -> None:
 def signal_gain(ode: lben.ODE | lben.ContractingODE, one: Tensor, other: Tensor, t: Tensor) -> Tensor:
     """|y1 - y2| / |x1 - x2| in L2 of signals that are linear between grid times, zero at both ends apart, from rest."""
     v0 = torch.zeros(one.shape[1], ode.network.hidden_features, dtype=D)
-    y = [ode.output(ode.simulate(x, v0, t, tolerance=1e-8)) for x in (one, other)]
+    y = [ode.output(ode.simulate(x, v0, t, tolerance=1e-7)) for x in (one, other)]
     dt, move = t[1] - t[0], (one - other).square().sum(dim=-1)
     cross = ((one - other)[1:] * (one - other)[:-1]).sum(dim=-1)
     energy = dt * (move[1:] + move[:-1] + cross).sum(dim=0) / 3  # exact for signals that are linear between times
@@ -346,11 +346,11 @@ def test_the_gain_is_not_gamma_and_is_never_exceeded() -> None:
     assert found.gain is not None
     assert found.gain > 1.9
     net = lben.UnconstrainedEN.from_weights(subject)
-    ode, t = lben.ODE(net), torch.linspace(0, 6, 121, dtype=D)
+    ode, t = lben.ODE(net), torch.linspace(0, 6, 61, dtype=D)
     x = torch.stack([torch.sin(3 * t), torch.zeros_like(t)])[:, :, None, None].requires_grad_()
     optimizer = torch.optim.Adam([x], lr=0.05)
     seen = 0.0
-    for _ in range(12):
+    for _ in range(6):
         optimizer.zero_grad()
         value = signal_gain(ode, x[0], x[1], t)
         seen = max(seen, float(value.detach()))
@@ -366,9 +366,9 @@ def test_random_signals_never_exceed_the_gain(seed: int) -> None:
     assert found.gain is not None
     assert tight is not None
     assert found.gain >= tight * (1 - 1e-6)  # constant signals are signals
-    t = torch.linspace(0, 20, 101, dtype=D)
-    one = torch.randn(101, 32, 3, dtype=D) * torch.linspace(0, 3, 32, dtype=D)[:, None]
-    other = one + torch.randn(101, 32, 3, dtype=D)
+    t = torch.linspace(0, 12, 61, dtype=D)
+    one = torch.randn(61, 32, 3, dtype=D) * torch.linspace(0, 3, 32, dtype=D)[:, None]
+    other = one + torch.randn(61, 32, 3, dtype=D)
     other[:, 16:] = one[:, 16:] + torch.randn(1, 16, 3, dtype=D)
     with torch.no_grad():
         assert float(signal_gain(ode, one, other, t).max()) <= found.gain * (1 + 1e-3)
@@ -433,5 +433,5 @@ def test_what_is_not_well_posed_says_so() -> None:
     with pytest.raises(lben.NotWellPosed, match="no metric"):
         ode.half_space(x, x)
     with pytest.raises(lben.NotConverged, match="overflows"):
-        ode.simulate(x, x, torch.tensor([0.0, 1000.0], dtype=D))
+        lben.ODE(net.float()).simulate(x.float(), x.float(), torch.tensor([0.0, 100.0]), tolerance=1e-2)
     assert not lben.contraction(ode).holds
