@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow lint types bench clean
+.PHONY: help demo pendulum test test-slow lint types bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -17,6 +17,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## train a bounded and an unbounded network on embedded MNIST and compare them
 	$(BIN)/python examples/demo.py
+
+pendulum: $(READY)  ## learn a pendulum by a contracting and by a free neural ODE, and draw docs/pendulum.png
+	$(BIN)/python examples/pendulum.py
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -m 'not slow'

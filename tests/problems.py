@@ -32,6 +32,7 @@ SOLVERS: list[lben.Solver] = [
     lben.DouglasRachford(),
     lben.ForwardBackward(max_iterations=50_000),
     lben.FISTA(max_iterations=50_000),
+    lben.Extragradient(max_iterations=50_000),
     lben.Newton(),
     lben.Anderson(),
     lben.Anderson(method=lben.DouglasRachford()),

@@ -13,7 +13,7 @@ from lben.data import embedded_mnist, pixels
 
 WITHOUT_EXTRAS = """
 import sys
-for extra in "scipy rich cvxpy foolbox typer matplotlib pooch sklearn flint".split():
+for extra in "scipy rich cvxpy foolbox typer matplotlib pooch sklearn flint torchdiffeq".split():
     sys.modules[extra] = None  # its import now fails
 import torch, lben, lben.data
 net = lben.LBEN(4, 3, 2, gamma=1.0)
@@ -42,6 +42,7 @@ def test_a_missing_extra_says_which_to_install() -> None:
 for call, words in (
     (lambda: lben.certify(net, rigorous=True), "rigorous=True needs flint: pip install 'lben[sdp]'."),
     (lambda: lben.tightest_bound(net, solver="scs"), "cvxpy: pip install 'lben[sdp]'."),
+    (lambda: lben.ODE(net).simulate(x, torch.zeros(2, 3), x[0].sort().values), "torchdiffeq: pip install 'lben[ode]'."),
     (lambda: lben.attack(net, x, y, [1.0]), "foolbox: pip install 'lben[attacks]'."),
     (lambda: lben.certified_radius(net, x, y, progress=True), "rich.progress: pip install 'lben[experiments]'."),
 ):

@@ -14,6 +14,7 @@ from torch import Tensor
 import lben
 from lben.operators import DenseOperator
 from lben.solvers.base import Problem, Solution
+from lben.solvers.extragradient import Cut
 from lben.solvers.loop import solve
 from tests import problems
 from tests.problems import ACTIVATIONS, SOLVERS, name
@@ -211,6 +212,32 @@ def test_plain_fista_would_diverge_where_ours_converges() -> None:
         new_t = (1 + (1 + 4 * t**2) ** 0.5) / 2
         u, z, t = new, new + (t - 1) / new_t * (new - u), new_t
     assert float(z.abs().max()) > 1e6
+
+
+def test_extragradient_is_at_ease_where_the_skew_part_rules() -> None:
+    """I - W = 0.1 I + 3 [[0, 1], [-1, 0]], L/m = 30: about L/m iterations, where forward-backward takes (L/m)^2."""
+    W = torch.eye(2, dtype=torch.float64) - torch.tensor([[0.1, 3.0], [-3.0, 0.1]], dtype=torch.float64)
+    problem = Problem(DenseOperator(W, torch.ones(2, dtype=torch.float64)), lben.Identity(), problems.biases(4, 2))
+    cuts = solve(lben.Extragradient(tolerance=1e-6), problem)
+    slow = solve(lben.ForwardBackward(tolerance=1e-6, max_iterations=100_000), problem)
+    assert torch.allclose(cuts.z, slow.z, rtol=1e-4)
+    assert 10 * cuts.iterations < slow.iterations
+
+
+@given(n=st.integers(1, 6), m=st.sampled_from([0.0, 1e-9, 0.3, 5.0]), seed=st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_a_cut_is_projected_on_in_its_own_metric(n: int, m: float, seed: int) -> None:
+    """What is projected is a member, on the boundary if it was none, and no member is farther from it than before."""
+    generator = torch.Generator().manual_seed(seed)
+    point, normal, z, other = 2 * torch.randn(4, 20, n, dtype=torch.float64, generator=generator)
+    cut = Cut(point, normal, m, torch.rand(n, dtype=torch.float64, generator=generator) + 0.1)
+    moved = cut.project(z)
+    outside, scale = cut.excess(z) < 0, 1 + cut.excess(z).abs()
+    assert bool((cut.excess(moved)[outside].abs() <= 1e-9 * scale[outside]).all())
+    assert torch.equal(moved[~outside], z[~outside])
+    member = cut.project(other)
+    before, after = (cut.inner(at - member, at - member)[:, 0] for at in (z, moved))
+    assert bool((after <= before + 1e-9 * (1 + before)).all())
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=name)

@@ -16,6 +16,8 @@ from lben.activations import (
 )
 from lben.attacks import Attack, AttackMethod, Lengths, attack
 from lben.certify.certificate import Certificate
+from lben.certify.contraction import Contraction, FrequencyTest, contraction, frequency_test
+from lben.certify.gain import IncrementalGain, incremental_gain
 from lben.certify.lmi import certify, product_bound
 from lben.certify.lower import LowerBound, lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
@@ -38,7 +40,18 @@ from lben.errors import (
 from lben.files import load, save
 from lben.networks import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
 from lben.normalize import Normalize
-from lben.solvers import FISTA, Anderson, DouglasRachford, ForwardBackward, Newton, PeacemanRachford, Solution, Solver
+from lben.ode import ODE, ContractingODE
+from lben.solvers import (
+    FISTA,
+    Anderson,
+    DouglasRachford,
+    Extragradient,
+    ForwardBackward,
+    Newton,
+    PeacemanRachford,
+    Solution,
+    Solver,
+)
 from lben.weights import Weights
 
 __all__ = [
@@ -46,6 +59,7 @@ __all__ = [
     "FISTA",
     "LBEN",
     "MON",
+    "ODE",
     "Activation",
     "Anderson",
     "Arctan",
@@ -55,6 +69,8 @@ __all__ = [
     "Certificate",
     "CertifiedAccuracy",
     "CertifiedRadius",
+    "ContractingODE",
+    "Contraction",
     "ConvLBEN",
     "ConvMON",
     "ConvNetwork",
@@ -65,10 +81,13 @@ __all__ = [
     "DouglasRachford",
     "Elementwise",
     "EquilibriumNetwork",
+    "Extragradient",
     "ForwardBackward",
+    "FrequencyTest",
     "Geometry",
     "HardTanh",
     "Identity",
+    "IncrementalGain",
     "InvalidActivation",
     "InvalidFile",
     "InvalidInput",
@@ -97,6 +116,9 @@ __all__ = [
     "certified_accuracy",
     "certified_radius",
     "certify",
+    "contraction",
+    "frequency_test",
+    "incremental_gain",
     "lipschitz_lower_bound",
     "load",
     "product_bound",

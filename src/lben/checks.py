@@ -24,6 +24,14 @@ def positive(name: str, value: float) -> float:
     return real
 
 
+def rate(value: float) -> float:
+    """`value` as a float if it is a rate of contraction that the leak of the ODE, which is 1, allows."""
+    real = number("rate", value)
+    if not 0 < real < 1:
+        raise InvalidInput(f"rate must lie between 0 and 1, not {value}: with the leak -v nothing contracts faster.")
+    return real
+
+
 def count(name: str, value: int) -> int:
     """`value` if it is an integer of at least one."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:

@@ -24,7 +24,7 @@ from lben.errors import InvalidInput
 from lben.grid import correlate, transposed
 from lben.normalize import Normalize
 from lben.operators import Operator
-from lben.parameterize import Form
+from lben.parameterize import Form, uniform
 from lben.solvers.base import Solver, check_solver
 from lben.solvers.fista import FISTA
 
@@ -39,10 +39,10 @@ class ConvForm(Form):
         self.geometry, self.channels = geometry, checks.count("channels", channels)
         p = checks.count("out_features", out_features)
         colours, (height, width), pool = geometry.in_shape[0], geometry.shape, geometry.pool
-        self.U = _uniform(channels, colours, kernel_size, kernel_size)
-        self.bz: Tensor = _uniform(channels, fan_in=colours * kernel_size**2)
-        self.Wo = _uniform(p, channels, height // pool, width // pool)
-        self.by: Tensor = _uniform(p, fan_in=self.Wo[0].numel())
+        self.U = uniform(channels, colours, kernel_size, kernel_size)
+        self.bz: Tensor = uniform(channels, fan_in=colours * kernel_size**2)
+        self.Wo = uniform(p, channels, height // pool, width // pool)
+        self.by: Tensor = uniform(p, fan_in=self.Wo[0].numel())
 
     @property
     def in_features(self) -> int:
@@ -112,8 +112,8 @@ class ConvDirect(ConvForm):
         self.metric = metric
         self.gamma = None if gamma is None else checks.positive("gamma", gamma)
         self.register_buffer("epsilon", torch.tensor(checks.positive("epsilon", epsilon)))
-        self.V = _uniform(channels, channels, kernel_size, kernel_size)
-        self.N = _uniform(channels, channels, kernel_size, kernel_size)
+        self.V = uniform(channels, channels, kernel_size, kernel_size)
+        self.N = uniform(channels, channels, kernel_size, kernel_size)
         if metric != "identity":
             self.d = nn.Parameter(torch.zeros((channels,) if metric == "channel" else geometry.shape))
 
@@ -136,7 +136,7 @@ class ConvFree(ConvForm):
 
     def __init__(self, geometry: Geometry, channels: int, out_features: int, kernel_size: int) -> None:
         super().__init__(geometry, channels, out_features, kernel_size)
-        self.W = _uniform(channels, channels, kernel_size, kernel_size, fan_in=4 * channels * kernel_size**2)
+        self.W = uniform(channels, channels, kernel_size, kernel_size, fan_in=4 * channels * kernel_size**2)
 
     def kernel(self) -> Tensor:
         return add_kernels(-self.W, identity_kernel(self.W))
@@ -306,9 +306,3 @@ def _geometry(in_shape: tuple[int, int, int], kernel_size: int, pool: int, paddi
     if high % pool or wide % pool:
         raise InvalidInput(f"pool = {pool} does not divide the image, padded to {high} x {wide}.")
     return geometry
-
-
-def _uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:
-    """Uniform on +-1/sqrt(fan_in), as torch.nn.Conv2d starts."""
-    bound = 1 / math.sqrt(math.prod(shape[1:]) if fan_in is None else fan_in)
-    return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -40,12 +42,63 @@ _MIRRORS = {
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """Images as rows of bytes and labels as integers: (count, features) uint8 and (count,) int64."""
+    """Images as rows of bytes and labels as integers: (count, features) uint8 and (count,) int64.
+
+    An error is a wrong class, and an image without an answer has one.
+    """
 
     train_images: Tensor
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
+    unanswered_error: ClassVar[float] = 1.0
+
+    def __len__(self) -> int:
+        return len(self.train_labels)
+
+    def batch(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        return pixels(self.train_images[index], dtype), self.train_labels[index]
+
+    def test_batches(self, size: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in zip(self.test_images.split(size), self.test_labels.split(size), strict=True):
+            yield pixels(images, dtype), labels
+
+    @staticmethod
+    def errors(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(dim=-1) != targets).double()
+
+    @staticmethod
+    def words(error: float) -> str:
+        return f"{100 * error:.2f} %"
+
+
+@dataclass(frozen=True, eq=False)
+class RegressionData:
+    """Inputs and targets of any shape, samples first; an error is the mean square of a sample's differences."""
+
+    train_inputs: Tensor
+    train_targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+    unanswered_error: ClassVar[float] = math.inf
+
+    def __len__(self) -> int:
+        return len(self.train_targets)
+
+    def batch(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        return self.train_inputs[index].to(dtype), self.train_targets[index].to(dtype)
+
+    def test_batches(self, size: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+        for inputs, targets in zip(self.test_inputs.split(size), self.test_targets.split(size), strict=True):
+            yield inputs.to(dtype), targets.to(dtype)
+
+    @staticmethod
+    def errors(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets).square().flatten(1).mean(dim=1).double()
+
+    @staticmethod
+    def words(error: float) -> str:
+        return f"{error:.3g}"
 
 
 def pixels(images: Tensor, dtype: torch.dtype | None = None) -> Tensor:

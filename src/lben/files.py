@@ -22,14 +22,16 @@ from lben.equilibrium import BaseNetwork
 from lben.errors import InvalidFile, InvalidInput
 from lben.networks import LBEN, MON, UnconstrainedEN
 from lben.normalize import Normalize
+from lben.ode import ContractingODE
 from lben.solvers import Anderson, Solver
 
 FORMAT = 1
-_DENSE: dict[str, type[LBEN | MON | UnconstrainedEN]] = {c.__name__: c for c in (LBEN, MON, UnconstrainedEN)}
+Dense = LBEN | MON | UnconstrainedEN | ContractingODE
+_DENSE: dict[str, type[Dense]] = {c.__name__: c for c in (LBEN, MON, UnconstrainedEN, ContractingODE)}
 _CONVOLUTIONAL: dict[str, type[ConvLBEN | ConvMON | ConvUnconstrainedEN]] = {
     c.__name__: c for c in (ConvLBEN, ConvMON, ConvUnconstrainedEN)
 }
-Saved = LBEN | MON | UnconstrainedEN | ConvLBEN | ConvMON | ConvUnconstrainedEN
+Saved = Dense | ConvLBEN | ConvMON | ConvUnconstrainedEN
 
 
 def save(net: BaseNetwork, path: str | os.PathLike[str]) -> None:
@@ -126,7 +128,9 @@ def _digest(text: str, tensors: dict[str, Tensor]) -> str:
 
 
 def _describe(net: BaseNetwork) -> dict[str, Any]:
+    rate = {"rate": net.rate} if isinstance(net, ContractingODE) else {}
     return {
+        **rate,
         "network": type(net).__name__,
         **_describe_sizes(net),
         "dtype": str(net.parameterization.U.dtype)[6:],
@@ -169,6 +173,9 @@ def _build_dense(
     if issubclass(cls, LBEN):
         gamma = description["gamma"]
         return cls(*sizes, gamma=gamma, activation=activation, solver=solver, normalize=normalize)
+    if issubclass(cls, ContractingODE):
+        rate, gamma = description["rate"], description["gamma"]
+        return cls(*sizes, rate=rate, gamma=gamma, activation=activation, solver=solver, normalize=normalize)
     return cls(*sizes, activation=activation, solver=solver, normalize=normalize)
 
 

@@ -35,6 +35,10 @@ class EquilibriumNetwork(BaseNetwork):
         scaled, outside = self._scaled(x), self._outside(x, bias)
         return fused_equilibrium(p, rows(scaled), outside, self.activation, self.solver, self._on_failure())
 
+    def drive(self, x: Tensor) -> Tensor:
+        """U x + bz, what the input adds to the pre-activations, of shape (..., hidden_features)."""
+        return self.parameterization.inject(self._scaled(x))
+
     def extra_repr(self) -> str:
         sizes = f"{self.in_features}, {self.hidden_features}, {self.out_features}"
         gamma = "" if self.gamma is None else f", gamma={self.gamma:.4g}"
@@ -89,7 +93,7 @@ class LBEN(EquilibriumNetwork):
 
         epsilon becomes what the weights leave room for, if that is less. Raises NotWellPosed or BoundNotMet.
         """
-        sizes = _sizes(weights)
+        sizes = sizes_of(weights)
         net = cls(
             *sizes,
             gamma=weights.gamma if gamma is None else gamma,
@@ -128,7 +132,7 @@ class MON(EquilibriumNetwork):
         normalize: Normalize | None = None,
     ) -> MON:
         """The MON of these weights, whose metric is the Euclidean one whatever they carry; raises NotWellPosed."""
-        sizes = _sizes(weights)
+        sizes = sizes_of(weights)
         net = cls(*sizes, epsilon=epsilon, activation=activation, solver=solver, normalize=normalize)
         return net._assign(weights)
 
@@ -158,12 +162,12 @@ class UnconstrainedEN(EquilibriumNetwork):
         normalize: Normalize | None = None,
     ) -> UnconstrainedEN:
         """The unconstrained network of these weights; their metric is forgotten, for training would void it."""
-        sizes = _sizes(weights)
+        sizes = sizes_of(weights)
         net = cls(*sizes, activation=activation, solver=solver, normalize=normalize)
         return net._assign(weights)
 
 
-def _sizes(weights: Weights) -> tuple[int, int, int]:
+def sizes_of(weights: Weights) -> tuple[int, int, int]:
     if not isinstance(weights, Weights):
         raise InvalidInput(f"from_weights takes an lben.Weights, not {weights!r}.")
     return weights.in_features, weights.hidden_features, weights.out_features

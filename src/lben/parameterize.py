@@ -154,10 +154,10 @@ class Parameterization(Form):
         d = checks.count("in_features", in_features)
         n = checks.count("hidden_features", hidden_features)
         p = checks.count("out_features", out_features)
-        self.U = _uniform(n, d)
-        self.bz: Tensor = _uniform(n, fan_in=d)
-        self.Wo = _uniform(p, n)
-        self.by: Tensor = _uniform(p, fan_in=n)
+        self.U = uniform(n, d)
+        self.bz: Tensor = uniform(n, fan_in=d)
+        self.Wo = uniform(p, n)
+        self.by: Tensor = uniform(p, fan_in=n)
 
     @property
     def in_features(self) -> int:
@@ -208,7 +208,7 @@ class Parameterization(Form):
 
     def _assign_shared(self, weights: Weights) -> None:
         for name in ("U", "bz", "Wo", "by"):
-            _copy(getattr(self, name), getattr(weights, name))
+            copy_into(getattr(self, name), getattr(weights, name))
 
 
 class Unconstrained(Parameterization):
@@ -226,7 +226,7 @@ class Unconstrained(Parameterization):
         return None
 
     def assign(self, weights: Weights) -> None:
-        _copy(self.W, weights.W)
+        copy_into(self.W, weights.W)
         self._assign_shared(weights)
 
 
@@ -263,8 +263,8 @@ class Monotone(Parameterization):
     def __init__(self, in_features: int, hidden_features: int, out_features: int, epsilon: float = 1.0) -> None:
         super().__init__(in_features, hidden_features, out_features)
         self.register_buffer("epsilon", torch.tensor(checks.positive("epsilon", epsilon)))
-        self.V = _uniform(hidden_features, hidden_features)
-        self.N = _uniform(hidden_features, hidden_features)
+        self.V = uniform(hidden_features, hidden_features)
+        self.N = uniform(hidden_features, hidden_features)
 
     def hidden_weight(self) -> Tensor:
         return _direct(self.V, self.N, None, self.U, self.Wo, None, self.epsilon)
@@ -294,10 +294,10 @@ class Monotone(Parameterization):
                 f"eigenvalue is {2 * room:.6g}, and it must be positive. Ask for a larger gamma.",
                 2 * room,
             )
-        _copy(self.epsilon, self.epsilon.double().clamp(max=room))
-        _copy(self.V, (values - self.epsilon.double()).clamp(min=0).sqrt()[:, None] * vectors.T)
+        copy_into(self.epsilon, self.epsilon.double().clamp(max=room))
+        copy_into(self.V, (values - self.epsilon.double()).clamp(min=0).sqrt()[:, None] * vectors.T)
         half = lam[:, None] * weights.W
-        _copy(self.N, (half.T - half) / 4)
+        copy_into(self.N, (half.T - half) / 4)
         self._assign_shared(weights)
 
     def extra_repr(self) -> str:
@@ -326,7 +326,7 @@ class WellPosed(Monotone):
         free = weights.to(torch.float64)
         lam = free.metric()
         self._assign_direct(free, lam)
-        _copy(self.d, -torch.log(lam))
+        copy_into(self.d, -torch.log(lam))
 
 
 class LipschitzBounded(WellPosed):
@@ -352,12 +352,12 @@ def _direct(
     return W
 
 
-def _uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:
-    """Uniform on +-1/sqrt(fan_in), as torch.nn.Linear starts."""
-    bound = 1 / math.sqrt(shape[-1] if fan_in is None else fan_in)
+def uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:
+    """Uniform on +-1/sqrt(fan_in), as torch.nn.Linear and Conv2d start."""
+    bound = 1 / math.sqrt(math.prod(shape[1:]) if fan_in is None else fan_in)
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
 
 
-def _copy(parameter: Tensor, value: Tensor) -> None:
+def copy_into(parameter: Tensor, value: Tensor) -> None:
     with torch.no_grad():
         parameter.copy_(value)

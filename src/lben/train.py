@@ -16,7 +16,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from lben import checks
-from lben.data import ImageData, pixels
+from lben.data import ImageData
 from lben.errors import InvalidFile, InvalidInput, NotConverged
 from lben.extras import need
 from lben.files import make_folder, read_tensors, write_bytes, write_tensors
@@ -28,10 +28,35 @@ _EVALUATION_BATCH = 2000
 _EVALUATION_UNITS = 2**22  # hidden units of a whole batch: more of them leave the processor's caches
 
 
-class Loss(Protocol):
-    """What is minimised: a number from the network, its outputs and the labels, averaged over the batch."""
+class Data(Protocol):
+    """What a network learns from: numbered samples to train on, others to test on, and what counts as an error.
 
-    def __call__(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor: ...
+    unanswered_error is the error of a test sample for which the network has no answer.
+    """
+
+    @property
+    def unanswered_error(self) -> float: ...
+
+    def __len__(self) -> int:
+        """How many samples there are to train on."""
+
+    def batch(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some of them."""
+
+    def test_batches(self, size: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets of all test samples, so many at a time."""
+
+    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The error of each sample, shape (batch,), in double precision."""
+
+    def words(self, error: float) -> str:
+        """A mean error as people read it."""
+
+
+class Loss(Protocol):
+    """What is minimised: a number from the network, its outputs and the targets, averaged over the batch."""
+
+    def __call__(self, net: nn.Module, outputs: Tensor, targets: Tensor, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -44,6 +69,14 @@ class CrossEntropy:
         if self.margin:
             logits = logits - self.margin * F.one_hot(labels, logits.shape[-1])
         return F.cross_entropy(logits, labels)
+
+
+@dataclass(frozen=True)
+class MeanSquare:
+    """The mean square of the differences between outputs and targets."""
+
+    def __call__(self, net: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs, targets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,10 +139,10 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One row of the history: means over the training epoch, then the state after it, on the test images.
+    """One row of the history: means over the training epoch, then the state after it, on the test samples.
 
-    lost: batches without an answer in training; unanswered: test images without one, which count as wrong.
-    iterations, residual: of the equilibria of some test images; None for a network that has none.
+    lost: batches without an answer in training; unanswered: test samples without one, which count as wrong.
+    iterations, residual: of the equilibria of some test samples; None for a network that has none.
     """
 
     epoch: int
@@ -126,7 +159,7 @@ class Epoch:
 
 def fit(
     net: nn.Module,
-    data: ImageData,
+    data: Data,
     config: TrainConfig,
     *,
     folder: str | Path | None = None,
@@ -134,7 +167,7 @@ def fit(
     progress: bool = False,
     name: str = "training",
 ) -> list[Epoch]:
-    """Train a network that takes pixels and gives logits; returns the history, one row an epoch.
+    """Train a network on images, signals or anything that is `Data`; returns the history, one row an epoch.
 
     folder: where `history.jsonl` and `checkpoint.safetensors` are written after every epoch, each in one piece.
     resume: go on from the checkpoint there, if there is one, to the very weights that a run in one go ends with.
@@ -145,7 +178,7 @@ def fit(
     optimizer = _optimizer(net, config)
     path = None if folder is None else make_folder(folder)
     history = _restore(path, net, optimizer, config) if resume and path is not None else []
-    steps = math.ceil(len(data.train_labels) / config.batch_size)
+    steps = math.ceil(len(data) / config.batch_size)
     with _bar(progress and workers.rank == 0, name, config.epochs * steps) as bar:
         bar.advance(len(history) * steps)
         for epoch in range(len(history), config.epochs):
@@ -154,7 +187,7 @@ def fit(
             seconds = time.perf_counter() - started
             row = _evaluate(net, data, epoch, totals, seconds, config.rate((epoch + 1) * steps - 1, steps))
             history.append(row)
-            bar.show(row)
+            bar.show(row, data.words(row.test_error))
             if path is not None and workers.rank == 0:
                 _checkpoint(path, net, optimizer, config, history)
     return history
@@ -162,17 +195,19 @@ def fit(
 
 def error_rate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, int]:
     """The share of images with a wrong class, and how many have no answer at all, which are among the wrong."""
+    return _test(net, ImageData(images[:0], labels[:0], images, labels))
+
+
+def _test(net: nn.Module, data: Data) -> tuple[float, int]:
+    """The mean error of all test samples, and how many have no answer."""
     was_training = net.training
     net.eval()
-    wrong = unanswered = 0
-    size = _evaluation_batch(net)
     with torch.no_grad():
-        for rows, classes in zip(images.split(size), labels.split(size), strict=True):
-            predicted = _predict(net, pixels(rows, _dtype(net)))
-            wrong += int((predicted != classes).sum())
-            unanswered += int((predicted < 0).sum())
+        batches = data.test_batches(_evaluation_batch(net), _dtype(net))
+        errors = torch.cat([_errors(net, data, x, targets) for x, targets in batches])
     net.train(was_training)
-    return wrong / len(labels), unanswered
+    unanswered = torch.isnan(errors)
+    return float(errors.masked_fill(unanswered, data.unanswered_error).mean()), int(unanswered.sum())
 
 
 def _evaluation_batch(net: nn.Module) -> int:
@@ -180,15 +215,15 @@ def _evaluation_batch(net: nn.Module) -> int:
     return min(_EVALUATION_BATCH, max(1, _EVALUATION_UNITS // units))
 
 
-def _predict(net: nn.Module, x: Tensor) -> Tensor:
-    """The class of each row, -1 where there is no answer: a batch that fails is halved until single rows are left."""
+def _errors(net: nn.Module, data: Data, x: Tensor, targets: Tensor) -> Tensor:
+    """The error of each row, NaN where there is no answer: a batch that fails is halved until single rows are left."""
     try:
-        predicted: Tensor = net(x).argmax(dim=-1)
+        return data.errors(net(x), targets)
     except NotConverged:
         if len(x) == 1:
-            return torch.tensor([-1])
-        return torch.cat([_predict(net, half) for half in x.tensor_split(2)])
-    return predicted
+            return torch.tensor([torch.nan], dtype=torch.float64)
+        halves = zip(x.tensor_split(2), targets.tensor_split(2), strict=True)
+        return torch.cat([_errors(net, data, some, theirs) for some, theirs in halves])
 
 
 class _Workers:
@@ -217,7 +252,7 @@ class _Workers:
 
 def _train_epoch(
     net: nn.Module,
-    data: ImageData,
+    data: Data,
     config: TrainConfig,
     optimizer: torch.optim.Optimizer,
     epoch: int,
@@ -225,20 +260,20 @@ def _train_epoch(
     workers: _Workers,
     bar: _Bar,
 ) -> tuple[float, float, int]:
-    """One pass over the data in an order that seed and epoch decide; mean loss, share of errors, and lost batches."""
-    order = torch.randperm(len(data.train_labels), generator=_generator(config.seed, epoch))
+    """One pass over the data in an order that seed and epoch decide; mean loss, mean error, and lost batches."""
+    order = torch.randperm(len(data), generator=_generator(config.seed, epoch))
     torch.manual_seed(_mix(config.seed, epoch))  # for networks that draw random numbers of their own
     net.train()
-    totals = torch.zeros(4, dtype=torch.float64)  # loss, errors, images, lost batches
+    totals = torch.zeros(4, dtype=torch.float64)  # loss, errors, samples, lost batches
     for step, index in enumerate(order.split(config.batch_size)):
         for group in optimizer.param_groups:
             group["lr"] = config.rate(epoch * steps + step, steps)
         mine = workers.share(index)
-        x, labels = pixels(data.train_images[mine], _dtype(net)), data.train_labels[mine]
+        x, targets = data.batch(mine, _dtype(net))
         optimizer.zero_grad()
         try:
-            logits = net(x)
-            loss = config.loss(net, logits, labels)
+            outputs = net(x)
+            loss = config.loss(net, outputs, targets)
             (loss * (len(mine) / len(index))).backward()
             failed = torch.zeros(1)
         except NotConverged:
@@ -250,18 +285,19 @@ def _train_epoch(
             continue
         workers.sum_gradients(net)
         optimizer.step()
-        wrong = int((logits.detach().argmax(dim=-1) != labels).sum())
+        wrong = data.errors(outputs.detach(), targets).sum().item()
         totals[:3] += torch.tensor([loss.item() * len(mine), wrong, len(mine)], dtype=torch.float64)
         bar.step(loss.item())
-    loss_sum, errors, images = workers.sum(totals[:3].clone()).tolist()
-    return loss_sum / max(images, 1), errors / max(images, 1), int(totals[3])
+    loss_sum, errors, samples = workers.sum(totals[:3].clone()).tolist()
+    return loss_sum / max(samples, 1), errors / max(samples, 1), int(totals[3])
 
 
 def _evaluate(
-    net: nn.Module, data: ImageData, epoch: int, totals: tuple[float, float, int], seconds: float, rate: float
+    net: nn.Module, data: Data, epoch: int, totals: tuple[float, float, int], seconds: float, rate: float
 ) -> Epoch:
-    test_error, unanswered = error_rate(net, data.test_images, data.test_labels)
-    iterations, residual = _equilibria(net, pixels(data.test_images[: _evaluation_batch(net)], _dtype(net)))
+    test_error, unanswered = _test(net, data)
+    some, _ = next(data.test_batches(_evaluation_batch(net), _dtype(net)))
+    iterations, residual = _equilibria(net, some)
     loss, train_error, lost = totals
     return Epoch(epoch + 1, loss, train_error, test_error, rate, seconds, lost, unanswered, iterations, residual)
 
@@ -348,7 +384,7 @@ class _Bar:
 
     def step(self, loss: float) -> None: ...
 
-    def show(self, row: Epoch) -> None: ...
+    def show(self, row: Epoch, test_error: str) -> None: ...
 
 
 class _RichBar(_Bar):
@@ -364,12 +400,12 @@ class _RichBar(_Bar):
     def step(self, loss: float) -> None:
         self.progress.update(self.task, advance=1, loss=loss)
 
-    def show(self, row: Epoch) -> None:
-        state = f"epoch {row.epoch}: test error {100 * row.test_error:.2f} %"
+    def show(self, row: Epoch, test_error: str) -> None:
+        state = f"epoch {row.epoch}: test error {test_error}"
         if row.iterations is not None and row.residual is not None:
             state += f", {row.iterations} iterations to {row.residual:.0e}"
         if row.lost or row.unanswered:
-            state += f", {row.lost} batches lost, {row.unanswered} images unanswered"
+            state += f", {row.lost} batches lost, {row.unanswered} unanswered"
         self.progress.update(self.task, state=state)
 
 

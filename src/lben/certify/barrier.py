@@ -3,6 +3,7 @@
 Both work on X = Lam A + A' Lam - Lam K Lam / rho, with Lam diagonal. With G = X^-1, B = A' - Lam K / rho and Y = G B,
 the gradient of -log det X in lam is -2 diag(Y) and its Hessian 2 (G o (B' Y + K / rho) + Y o Y'), o the entrywise
 product. Every iterate is strictly feasible, so whatever stops the method, what it returns is a true bound.
+A and K may be stacks, (k, n, n) and complex: then every X of the stack must be positive definite.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Program(Protocol[P]):
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """X as a dense matrix, from A and K; the entries of lam that are not free stay 1."""
+    """X from A and K, one matrix or a stack of them; rank is that of all K together; lam that is not free stays 1."""
 
     A: Tensor
     K: Tensor
@@ -77,34 +78,35 @@ class Quadratic:
 
     @property
     def size(self) -> int:
-        return len(self.A)
+        return self.A[..., 0].numel()
 
     def matrix(self, lam: Tensor, rho: float) -> Tensor:
         half = lam[:, None] * (self.A - self.K * (lam / (2 * rho)))
-        return half + half.T
+        return half + half.mH
 
     def feasible(self, lam: Tensor, rho: float) -> DensePoint | None:
         if not (rho > 0 and bool((lam > 0).all())):
             return None
         factor, info = torch.linalg.cholesky_ex(self.matrix(lam, rho))
-        return DensePoint(lam, rho, factor) if int(info) == 0 else None
+        return None if bool(info.any()) else DensePoint(lam, rho, factor)
 
     def derivatives(self, point: DensePoint, t: float, pull: Tensor) -> tuple[Tensor, Tensor]:
         lam, rho, f = point.lam, point.rho, self.free
         K = self.K / rho
         scaled = lam[:, None] * K
         G = torch.cholesky_inverse(point.factor)
-        B = self.A.T - scaled
+        B = self.A.mH - scaled
         Y = G @ B
         C = scaled * lam
         GC = G @ C
         hessian = torch.empty(f + 1, f + 1, dtype=lam.dtype)
-        hessian[:f, :f] = 2 * (G * (B.T @ Y + K) + Y * Y.T)[:f, :f]
-        trace = float(GC.diagonal().sum())
-        cross = torch.linalg.vecdot(GC, Y.T) - torch.linalg.vecdot(G, scaled.T)
+        hessian[:f, :f] = 2 * _total(G.conj() * (B.mH @ Y + K) + Y * Y.mT)[:f, :f]
+        trace = float(GC.diagonal(dim1=-2, dim2=-1).real.sum())
+        cross = _total(GC * Y.mT - G * scaled.mT).sum(dim=1)
         hessian[:f, f] = hessian[f, :f] = 2 * cross[:f] / rho
-        hessian[f, f] = (float((GC * GC.T).sum()) + 2 * trace + self.rank) / rho**2
-        gradient = torch.cat([(pull - 2 * Y.diagonal())[:f], lam.new_tensor([t - (trace + self.rank) / rho])])
+        hessian[f, f] = (float(_total(GC * GC.mT).sum()) + 2 * trace + self.rank) / rho**2
+        slope = _total(Y).diagonal()
+        gradient = torch.cat([(pull - 2 * slope)[:f], lam.new_tensor([t - (trace + self.rank) / rho])])
         return gradient, hessian
 
 
@@ -117,7 +119,7 @@ class DensePoint:
     factor: Tensor
 
     def log_det(self) -> float:
-        return 2 * float(self.factor.diagonal().log().sum())
+        return 2 * float(self.factor.diagonal(dim1=-2, dim2=-1).real.log().sum())
 
 
 def minimise_rho(problem: Program[P], lam: Tensor, rho: float) -> tuple[Tensor, float, bool]:
@@ -165,6 +167,11 @@ def _centre(problem: Program[P], point: P, t: float, pull: Tensor) -> tuple[P, b
             return point, decrement <= 1
         point = moved
     return point, False
+
+
+def _total(matrices: Tensor) -> Tensor:
+    """The real part, summed over a stack."""
+    return matrices.real.sum(dim=0) if matrices.dim() == 3 else matrices
 
 
 def newton_direction(gradient: Tensor, hessian: Tensor) -> tuple[Tensor, float]:

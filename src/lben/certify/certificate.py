@@ -181,22 +181,10 @@ class Reduced:
         return self._assemble(lam, gamma, -1.0)
 
     def judge(self, lam: Tensor, gamma: float | None, matrix: Tensor) -> Verdict:
-        """Whether `matrix`, the condition as computed, is positive definite beyond rounding.
-
-        Rows and columns are first scaled by the size of their terms, which changes no verdict: a metric may spread over
-        many decades. The rounding error of an eigenvalue is then bounded by the longest row of all terms in absolute
-        value, times the length of the longest sum of products.
-        """
+        """Whether `matrix`, the condition as computed, is positive definite beyond rounding."""
         assert self.terms is not None
         terms = self.terms._assemble(lam, gamma, 1.0)
-        if not len(terms):
-            return "holds"
-        scale = terms.diagonal().rsqrt()
-        smallest = float(torch.linalg.eigvalsh(scale[:, None] * matrix * scale)[0])
-        longest = float((scale[:, None] * terms * scale).sum(dim=1).max())
-        unit = (len(terms) + self.U.shape[1] + 16) * torch.finfo(lam.dtype).eps
-        rounding = (unit + 4 * self.loose) * longest
-        return "holds" if smallest > rounding else "fails" if smallest < -rounding else "undecided"
+        return judge(matrix, terms, products=len(terms) + self.U.shape[1], loose=self.loose)
 
     def _assemble(self, lam: Tensor, gamma: float | None, sign: float) -> Tensor:
         half = torch.diag(lam) + sign * lam[:, None] * self.W
@@ -210,6 +198,23 @@ class Reduced:
         side = self.Wo.T + scaled @ self.D.T / gamma
         corner = gamma * torch.eye(len(self.D), dtype=M.dtype) + sign / gamma * (self.D @ self.D.T)
         return torch.cat([torch.cat([M, side], 1), torch.cat([side.T, corner], 1)])
+
+
+def judge(matrix: Tensor, terms: Tensor, *, products: int, loose: float = 0.0) -> Verdict:
+    """Whether a symmetric matrix, as computed in double precision, is positive definite beyond rounding.
+
+    `terms` is the same matrix with every term of every sum in absolute value, `products` the length of the longest sum
+    of products, and `loose` the relative error of the terms themselves. Rows and columns are first scaled by the size
+    of their terms, which changes no verdict: a metric may spread over many decades. The rounding error of an eigenvalue
+    is then bounded by the longest row of `terms`, times the length of the longest sum.
+    """
+    if not len(terms):
+        return "holds"
+    scale = terms.diagonal().rsqrt()
+    smallest = float(torch.linalg.eigvalsh(scale[:, None] * matrix * scale)[0])
+    longest = float((scale[:, None] * terms * scale).sum(dim=1).max())
+    rounding = ((products + 16) * torch.finfo(matrix.dtype).eps + 4 * loose) * longest
+    return "holds" if smallest > rounding else "fails" if smallest < -rounding else "undecided"
 
 
 def check(subject: Subject, lam: Tensor, gamma: float | None, *, rigorous: bool, domain: Domain) -> Certificate:

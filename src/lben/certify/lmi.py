@@ -48,7 +48,7 @@ def certify(
     if gamma is None and subject.weights.gamma is not None:
         gamma = subject.weights.gamma / scale
     if lam is not None:
-        metric = _diagonal(lam, subject)
+        metric = diagonal(lam, subject.weights.hidden_features, subject.linear)
     elif subject.weights.lam is not None:
         metric = subject.weights.lam
     else:
@@ -66,10 +66,9 @@ def _find(subject: Subject, *, bounded: bool) -> Tensor:
     return well_posed(subject.weights.W).lam
 
 
-def _diagonal(lam: Tensor, subject: Subject) -> Tensor:
-    """A user's metric, if it is the diagonal of one; NaN is allowed where the unit is linear."""
+def diagonal(lam: Tensor, n: int, linear: Tensor) -> Tensor:
+    """A user's metric of n units, if it is the diagonal of one; NaN is allowed where the unit is linear."""
     checks.floating("lam", lam)
-    n = subject.weights.hidden_features
     if lam.shape == (n, n):
         if bool((lam != torch.diag(lam.diagonal())).any()):
             raise InvalidInput(
@@ -79,7 +78,7 @@ def _diagonal(lam: Tensor, subject: Subject) -> Tensor:
     if lam.shape != (n,):
         raise InvalidInput(f"lam must have shape ({n},), not {tuple(lam.shape)}.")
     lam = lam.detach().to("cpu", torch.float64)
-    needed = ~(torch.isnan(lam) & subject.linear)
+    needed = ~(torch.isnan(lam) & linear)
     checks.finite("lam", lam[needed])
     if not bool((lam[needed] > 0).all()):
         raise InvalidInput(f"lam must be positive in every entry, but its smallest is {float(lam[needed].min()):.6g}.")

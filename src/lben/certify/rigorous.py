@@ -21,25 +21,54 @@ def decide(
 ) -> Verdict:
     """Whether the matrix of the stored weights is positive definite, for gamma times scale at the network's input.
 
-    `matrix`, the same in double precision, and its eigenvectors only suggest the proof. With P an approximate inverse
-    of the Cholesky factor, P'XP is close to I; if balls that contain it are diagonally dominant, P'XP and hence X are
-    positive definite. A vector v with v'Xv < 0 refutes.
+    `matrix`, the same in double precision, and its eigenvectors only suggest the proof.
     """
     flint = need("flint", "rigorous=True", extra="sdp")
     with flint.ctx.workprec(_BITS):
         X = _condition(flint, weights, lam, gamma, scale)
-        if X is None:
-            return "undecided"
-        if matrix.numel() == 0:
+        return "undecided" if X is None else _definite(flint, X, matrix, vectors)
+
+
+def decide_contraction(weights: Weights, P: Tensor, T: Tensor, rate: float, matrix: Tensor, vectors: Tensor) -> Verdict:
+    """Whether [[2 (1 - rate) P, -(P W + T)], [., 2 T]] of the stored weights is positive definite."""
+    flint = need("flint", "rigorous=True", extra="sdp")
+    with flint.ctx.workprec(_BITS):
+        metric, D = _balls(flint, P), _balls(flint, torch.diag(T))
+        side = -(metric * _balls(flint, weights.W) + D)
+        X = _blocks(flint, 2 * (1 - flint.arb(rate)) * metric, side, 2 * D)
+        return _definite(flint, X, matrix, vectors)
+
+
+def decide_gain(
+    weights: Weights, P: Tensor, T: Tensor, gain: float, scale: float, matrix: Tensor, vectors: Tensor
+) -> Verdict:
+    """Whether [[2 P - P U U' P/g^2, -(P W + T)], [., 2 T - Wo'Wo]] is positive definite, with g = gain times scale."""
+    flint = need("flint", "rigorous=True", extra="sdp")
+    with flint.ctx.workprec(_BITS):
+        metric, D = _balls(flint, P), _balls(flint, torch.diag(T))
+        g = flint.arb(gain) * flint.arb(scale)
+        into, out = metric * _balls(flint, weights.U) / g, _balls(flint, weights.Wo)
+        side = -(metric * _balls(flint, weights.W) + D)
+        X = _blocks(flint, 2 * metric - into * into.transpose(), side, 2 * D - out.transpose() * out)
+        return _definite(flint, X, matrix, vectors)
+
+
+def _definite(flint: Any, X: Any, matrix: Tensor, vectors: Tensor) -> Verdict:
+    """Whether the balls of X are those of a positive definite matrix.
+
+    With P an approximate inverse of the Cholesky factor, P'XP is close to I; if balls that contain it are diagonally
+    dominant, P'XP and hence X are positive definite. A vector v with v'Xv < 0 refutes.
+    """
+    if matrix.numel() == 0:
+        return "holds"
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info) == 0:
+        identity = torch.eye(len(matrix), dtype=matrix.dtype)
+        P = _balls(flint, torch.linalg.solve_triangular(factor, identity, upper=False).T)
+        if _dominant(flint, P.transpose() * X * P):
             return "holds"
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        if int(info) == 0:
-            identity = torch.eye(len(matrix), dtype=matrix.dtype)
-            P = _balls(flint, torch.linalg.solve_triangular(factor, identity, upper=False).T)
-            if _dominant(flint, P.transpose() * X * P):
-                return "holds"
-        v = _balls(flint, vectors[:, :1])
-        return "fails" if (v.transpose() * X * v)[0, 0] < 0 else "undecided"
+    v = _balls(flint, vectors[:, :1])
+    return "fails" if (v.transpose() * X * v)[0, 0] < 0 else "undecided"
 
 
 def _condition(flint: Any, weights: Weights, lam: Tensor, gamma: float | None, scale: float) -> Any:
@@ -70,6 +99,11 @@ def _condition(flint: Any, weights: Weights, lam: Tensor, gamma: float | None, s
         return M - Wo.transpose() * Wo / g
     side = Wo.transpose() + scaled * D.transpose() / g
     corner = _identity(flint, D.nrows()) * g - D * D.transpose() / g
+    return _blocks(flint, M, side, corner)
+
+
+def _blocks(flint: Any, M: Any, side: Any, corner: Any) -> Any:
+    """[[M, side], [side', corner]]."""
     top = [a + b for a, b in zip(M.tolist(), side.tolist(), strict=True)]
     bottom = [a + b for a, b in zip(side.transpose().tolist(), corner.tolist(), strict=True)]
     return flint.arb_mat(top + bottom)

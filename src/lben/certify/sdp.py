@@ -109,13 +109,13 @@ def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver) -> tuple[Tensor, 
     if into == 0 or out == 0:
         return *_nearly_free(reduced, lam, max(through * (1 + 1e-9), _NO_BOUND)), True
     problem = _problem(reduced, into, out)
-    start = _start(problem, lam)
-    lowest = _smallest_rho(problem, start)
+    start = feasible_start(problem, lam)
+    lowest = smallest_rho(problem, start)
     if not lowest < math.inf:
         raise NotWellPosed("The metric proves well-posedness by less than rounding, and no bound follows.", 0.0)
     if solver == "scs":
         found, finished = _scs(problem, start), True
-        rho = _smallest_rho(problem, found)
+        rho = smallest_rho(problem, found)
         if not rho < math.inf:
             raise NotConverged("The answer of SCS is not feasible and cannot be repaired: use the barrier method.", rho)
     else:
@@ -132,7 +132,7 @@ def _best_multiple(problem: Quadratic, start: Tensor) -> tuple[Tensor, float]:
     for k in range(-4, 24):
         multiple = start.clone()
         multiple[: problem.free] *= 0.51 * 2 ** (k / 2)
-        candidates.append((multiple, _smallest_rho(problem, multiple)))
+        candidates.append((multiple, smallest_rho(problem, multiple)))
     return min(candidates, key=lambda pair: pair[1])
 
 
@@ -161,22 +161,22 @@ def _problem(reduced: Reduced, into: float, out: float) -> Quadratic:
     return Quadratic(A, inputs @ inputs.T, min(inputs.shape), n)
 
 
-def _start(problem: Quadratic, lam: Tensor) -> Tensor:
+def feasible_start(problem: Quadratic, lam: Tensor) -> Tensor:
     """A multiple of lam with room below it for Wo'Wo: 2 Lam - Lam W - W' Lam > 2 Wo'Wo, and ones for the outputs."""
-    n = problem.free
-    M = problem.matrix(torch.cat([lam, lam.new_zeros(len(problem.A) - n)]), math.inf)[:n, :n]
-    out = torch.linalg.solve_triangular(torch.linalg.cholesky(M), problem.A[n:, :n].T, upper=False)
-    return torch.cat([lam * (2 * _norm(out) ** 2), lam.new_ones(len(problem.A) - n)])
+    n, size = problem.free, problem.A.shape[-1]
+    M = problem.matrix(torch.cat([lam, lam.new_zeros(size - n)]), math.inf)[..., :n, :n]
+    out = torch.linalg.solve_triangular(torch.linalg.cholesky(M), problem.A[..., n:, :n].mH, upper=False)
+    return torch.cat([lam * (2 * _norm(out) ** 2), lam.new_ones(size - n)])
 
 
-def _smallest_rho(problem: Quadratic, lam: Tensor) -> float:
+def smallest_rho(problem: Quadratic, lam: Tensor) -> float:
     """The smallest rho for this lam, rounded up; infinite if there is none."""
     factor, info = torch.linalg.cholesky_ex(problem.matrix(lam, math.inf))
-    if int(info) != 0 or not bool((lam > 0).all()):
+    if bool(info.any()) or not bool((lam > 0).all()):
         return math.inf
     scaled = torch.linalg.solve_triangular(factor, lam[:, None] * problem.K * lam, upper=False)
-    inner = torch.linalg.solve_triangular(factor, scaled.T, upper=False)
-    return float(torch.linalg.eigvalsh((inner + inner.T) / 2)[-1]) * (1 + 1e-9)
+    inner = torch.linalg.solve_triangular(factor, scaled.mH, upper=False)
+    return float(torch.linalg.eigvalsh((inner + inner.mH) / 2)[..., -1].max()) * (1 + 1e-9)
 
 
 def _scs(problem: Quadratic, start: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def _scs(problem: Quadratic, start: Tensor) -> Tensor:
     n, size = problem.free, len(problem.A)
     factor = torch.linalg.cholesky(problem.matrix(start, math.inf))
     P = torch.linalg.solve_triangular(factor, torch.eye(size, dtype=factor.dtype), upper=False).numpy()
-    values, vectors = torch.linalg.eigh(problem.K / _smallest_rho(problem, start))
+    values, vectors = torch.linalg.eigh(problem.K / smallest_rho(problem, start))
     R = (vectors * values.clamp(min=0).sqrt())[:, -problem.rank :].numpy()
     share, ratio = cp.Variable(n), cp.Variable()  # of lam and rho, in units of the start
     lam = cp.hstack([cp.multiply(share, start[:n].numpy()), start[n:].numpy()])
@@ -205,8 +205,8 @@ def _scs(problem: Quadratic, start: Tensor) -> Tensor:
         raise NotConverged(f"SCS found no bound: it says {program.status}. Use the barrier method.", math.inf)
     raised = [torch.as_tensor(share.value) * (1 + 1e-9 * 4.0**k) * start[:n] for k in range(16)]
     candidates = [torch.cat([multipliers, start[n:]]) for multipliers in raised]
-    return min(candidates, key=lambda candidate: _smallest_rho(problem, candidate))
+    return min(candidates, key=lambda candidate: smallest_rho(problem, candidate))
 
 
 def _norm(matrix: Tensor) -> float:
-    return float(torch.linalg.matrix_norm(matrix, 2)) if matrix.numel() else 0.0
+    return float(torch.linalg.matrix_norm(matrix, 2).max()) if matrix.numel() else 0.0

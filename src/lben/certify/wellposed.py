@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lben import checks
-from lben.certify.barrier import newton_direction
+from lben.certify.centres import Effort, monotonicity, search_metric
 from lben.certify.certificate import Certifiable, Subject
 from lben.certify.convolution import refuse_convolution
 from lben.certify.numerics import undisturbed
@@ -16,13 +16,8 @@ from lben.convweights import ConvWeights
 from lben.errors import InvalidInput
 from lben.weights import Weights
 
-_STAGES = 200
-_NEWTON_STEPS = 100
-_CENTRED = 1e-6  # half the squared Newton decrement: diag((A - s I) G) = 1 / (2 r) must hold well for a good ceiling
-_STRETCH = 0.1  # share of the way back from the largest provable m at which the next centre is looked for
-_ENOUGH = 0.5  # share of the best possible m that is good enough to stop at
+_EFFORT = Effort(share=0.5, gap=0.0, stages=200)  # half of the best possible m is good enough to stop at
 _LARGEST = 1e100
-_SHARP = 1e-9  # m is known to zero within this times the size of I - W: Condition W is on its boundary
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,119 +70,25 @@ class WellPosedness:
 def well_posed(net: Certifiable | Weights | ConvWeights | Tensor) -> WellPosedness:
     """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, weights or a network."""
     refuse_convolution(net, "well_posed")
-    W = _square(net) if isinstance(net, Tensor) else Subject.of(net).weights.W
+    W = square(net) if isinstance(net, Tensor) else Subject.of(net).weights.W
     if float(W.abs().max()) > _LARGEST:
         raise InvalidInput(
             f"W has an entry of {float(W.abs().max()):.3g}: beyond {_LARGEST:g} nothing can be computed."
         )
     A = torch.eye(len(W), dtype=W.dtype) - W
     radius = float(torch.linalg.eigvals(W.abs()).abs().max())
-    lam, m, best, Y = _search(A, _perron(W.abs(), radius))
+    lam, m, best, Y = search_metric(A[None], _perron(W.abs(), radius), _EFFORT)
     holds = m > 0
     return WellPosedness(
         holds=holds,
         lam=lam / lam.max(),
         monotonicity=m,
         best_monotonicity=max(best, m),
-        witness=Y / Y.diagonal().max() if best <= 0 else None,
-        monotone=_monotonicity(A, torch.ones_like(lam)) > 0,
+        witness=Y[0] / Y[0].diagonal().max() if best <= 0 else None,
+        monotone=monotonicity(A[None], torch.ones_like(lam)) > 0,
         norm=float(W.abs().sum(dim=1).max()) < 1,
         perron_frobenius=radius < 1,
     )
-
-
-def _search(A: Tensor, start: Tensor) -> tuple[Tensor, float, float, Tensor]:
-    """The metric with the largest m, as far as it is needed; an upper bound on m, and the Y that proves the bound.
-
-    The method of centres: for a shift s < m(lam), minimise -log det(Lam (A - s I) + its transpose) + sum(lam / r), r
-    the lam it starts from; then m at the new lam allows a larger s. It stops at half of what is possible, or where m
-    is known to be at most zero. It begins at I or at `start`, whichever is better.
-    """
-    identity = torch.eye(len(A), dtype=A.dtype)
-    lowest = int(A.diagonal().argmin())
-    bound, Y = float(A[lowest, lowest]), torch.outer(identity[lowest], identity[lowest])
-    m, lam = max(((_monotonicity(A, lam), lam) for lam in (torch.ones_like(start), start)), key=lambda pair: pair[0])
-    centre = lam
-    size = float(torch.linalg.matrix_norm(_scaled(A, lam), 2))
-    shift = m - size
-    for _ in range(_STAGES):
-        if m >= _ENOUGH * bound or bound <= 0 or bound - m <= _SHARP * size:
-            break
-        found = _centre(A - shift * identity, centre)
-        if found is None:
-            break
-        centre, G = found
-        at_centre, restricted = _ceiling(A, G)
-        if at_centre < bound:
-            bound, Y = at_centre, restricted
-        reached = _monotonicity(A, centre)
-        if reached > m:
-            m, lam = reached, centre
-        shift = reached - _STRETCH * (reached - shift)
-    return lam, m, bound, Y
-
-
-def _ceiling(A: Tensor, G: Tensor) -> tuple[float, Tensor]:
-    """An upper bound on m over all metrics, and the Y >= 0 that proves it, from the inverse G at a centre.
-
-    No metric has m above max (A Y)_ii / Y_ii, i where Y_ii > 0. Y is G restricted to the units with its largest
-    diagonal entries, as many as give the least bound: where G_ii is small, the quotient says little.
-    """
-    order = G.diagonal().argsort(descending=True)
-    sums = torch.cumsum((A * G)[order][:, order], dim=1)  # (A Y)_ii for Y restricted to the first 1, 2, .. units
-    quotients = sums / G.diagonal()[order][:, None]
-    ceilings = quotients.masked_fill(torch.ones_like(sums).tril(-1).bool(), -torch.inf).amax(dim=0)
-    chosen = order[: int(ceilings.argmin()) + 1]
-    Y = torch.zeros_like(G)
-    Y[chosen[:, None], chosen] = G[chosen[:, None], chosen]
-    return float(ceilings.min()), Y
-
-
-def _centre(B: Tensor, lam: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The minimiser of -log det(Lam B + B' Lam) + sum(lam / r), r = lam at the start, and the inverse there.
-
-    None where rounding has taken the start out of the feasible set.
-    """
-    pull = 1 / lam
-    factor, info = torch.linalg.cholesky_ex(_double(lam, B))
-    if int(info) != 0:
-        return None
-    for _ in range(_NEWTON_STEPS):
-        G = torch.cholesky_inverse(factor)
-        Y = G @ B.T
-        hessian = 2 * (G * (B @ Y) + Y * Y.T)
-        step, decrement = newton_direction(pull - 2 * Y.diagonal(), hessian)
-        if not decrement > _CENTRED:
-            break
-        length, found = 1.0, False
-        value = -2 * factor.diagonal().log().sum()
-        while not found and length > 1e-9:
-            moved = lam + length * step
-            trial, info = torch.linalg.cholesky_ex(_double(moved, B))
-            fall = length * (pull @ step) - 2 * trial.diagonal().log().sum() - value
-            found = int(info) == 0 and bool((moved > 0).all()) and float(fall) <= -0.2 * length * decrement
-            length *= 0.5
-        if not found:
-            break
-        lam, factor = moved, trial
-    return lam, torch.cholesky_inverse(factor)
-
-
-def _double(lam: Tensor, B: Tensor) -> Tensor:
-    half = lam[:, None] * B
-    return half + half.T
-
-
-def _scaled(A: Tensor, lam: Tensor) -> Tensor:
-    root = lam.sqrt()
-    return root[:, None] * A / root
-
-
-def _monotonicity(A: Tensor, lam: Tensor) -> float:
-    """m, the smallest eigenvalue of the symmetric part of Lam^(1/2) A Lam^(-1/2), less what rounding may have added."""
-    scaled = _scaled(A, lam)
-    rounding = 16 * len(A) * torch.finfo(A.dtype).eps * float(torch.linalg.matrix_norm(scaled))
-    return float(torch.linalg.eigvalsh(scaled + scaled.T)[0]) / 2 - rounding
 
 
 def _perron(B: Tensor, radius: float) -> Tensor:
@@ -202,7 +103,8 @@ def _perron(B: Tensor, radius: float) -> Tensor:
     return lam if bool((torch.isfinite(lam) & (lam > 0)).all()) else ones[:, 0]
 
 
-def _square(W: Tensor) -> Tensor:
+def square(W: Tensor) -> Tensor:
+    """W in double precision, if it is a finite square matrix."""
     checks.floating("W", W)
     if W.layout != torch.strided:
         raise InvalidInput("W is sparse: make it dense first.")

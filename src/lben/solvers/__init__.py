@@ -2,6 +2,7 @@
 
 from lben.solvers.anderson import Anderson
 from lben.solvers.base import Solution, Solver
+from lben.solvers.extragradient import Extragradient
 from lben.solvers.fista import FISTA
 from lben.solvers.forward_backward import ForwardBackward
 from lben.solvers.newton import Newton
@@ -11,6 +12,7 @@ __all__ = [
     "FISTA",
     "Anderson",
     "DouglasRachford",
+    "Extragradient",
     "ForwardBackward",
     "Newton",
     "PeacemanRachford",

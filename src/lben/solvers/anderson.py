@@ -10,6 +10,7 @@ from torch import Tensor
 from lben import checks
 from lben.errors import InvalidInput
 from lben.solvers.base import Iteration, Problem, Solution, Solver
+from lben.solvers.extragradient import Extragradient
 from lben.solvers.fista import FISTA
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.solvers.splitting import Splitting, SplittingIteration
@@ -30,7 +31,7 @@ class Anderson(Solver):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.count("memory", self.memory)
-        if not isinstance(self.method, Splitting) or isinstance(self.method, FISTA):
+        if not isinstance(self.method, Splitting) or isinstance(self.method, FISTA | Extragradient):
             raise InvalidInput(
                 f"Anderson accelerates PeacemanRachford, DouglasRachford or ForwardBackward, not {self.method!r}."
             )

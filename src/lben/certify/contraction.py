@@ -1,0 +1,188 @@
+"""Whether the neural ODE of a network contracts, how fast, and in which metric."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lben.activations import Activation, PerUnit, Scalar
+from lben.certify.angles import largest_eigenvalue, largest_kappa, phase
+from lben.certify.centres import Effort, scaled, search_metric
+from lben.certify.certificate import Certifiable, Subject, Verdict, judge
+from lben.certify.lmi import diagonal
+from lben.certify.numerics import undisturbed
+from lben.certify.riccati import solve_riccati
+from lben.certify.wellposed import square
+from lben.errors import InvalidInput
+from lben.weights import Weights
+
+_ANGLES = (0.0, 0.35 * math.pi, 0.7 * math.pi)  # at which the search for T begins
+_ROUNDS = 8
+_GAP = 1e-3  # distance from the best rate that any T proves at which the search ends
+_EFFORT = Effort(share=1.0, gap=_GAP / 2, stages=60)
+_GAPS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # shares of the rate that are given up, until the check succeeds
+
+
+@dataclass(frozen=True, eq=False)
+class Contraction:
+    """Whether, and how fast, trajectories of the neural ODE under the same input approach each other.
+
+    holds: proved: |v1(t) - v2(t)|_P falls at least as fast as e^(-rate t), for every input signal and every activation
+        with slopes in [0, 1].
+    rate: the proved rate, below 1; None if no metric was found.
+    best_rate: no diagonal T, and so no P, proves more by this inequality; not positive where it can prove nothing.
+    P: the metric, shape (n, n), or None. T: the diagonal of the multiplier, or the best one found, shape (n,).
+    margin: the smallest eigenvalue of [[2 (1 - rate) P, -(P W + T)], [., 2 T]]; NaN without a P.
+    rigorous: whether the verdict accounts for every rounding error.
+    """
+
+    verdict: Verdict
+    rate: float | None
+    best_rate: float
+    P: Tensor | None
+    T: Tensor
+    margin: float
+    method: str
+    rigorous: bool
+
+    @property
+    def holds(self) -> bool:
+        return self.verdict == "holds"
+
+    def __str__(self) -> str:
+        if self.rate is None:
+            more = "and none exists" if self.best_rate <= 0 else "nor a proof that there is none"
+            return f"No metric was found in which the ODE contracts, {more}: nothing is proved of it."
+        status = "proved, rounding included" if self.rigorous else "proved up to rounding"
+        return (
+            f"Trajectories under the same input approach each other at the rate {self.rate:.4g}: {status} (margin "
+            f"{self.margin:.3g}, {self.method}; no multiplier proves more than {self.best_rate:.4g})."
+        )
+
+
+@dataclass(frozen=True)
+class FrequencyTest:
+    """The outcome of Condition `freq_cond` of Lemma `iqc`.
+
+    margin: the smallest eigenvalue, over all frequencies, of 2 I - M/(1 + i omega) - M'/(1 - i omega), with
+        M = Lam^(1/2) W Lam^(-1/2), rounded down; the ODE contracts at every rate below half of it, if that is positive.
+    frequency: the omega at which it is attained; infinity is one of them.
+    """
+
+    margin: float
+    frequency: float
+
+    @property
+    def holds(self) -> bool:
+        return self.margin > 0
+
+
+@undisturbed
+def contraction(
+    net: Certifiable | Weights, *, rigorous: bool = False, activation: Activation | None = None
+) -> Contraction:
+    """The best rate of contraction that is proved of a network's neural ODE, with the metric that proves it.
+
+    For P > 0 and T > 0 diagonal, [[2 (1 - rate) P, -(P W + T)], [., 2 T]] >= 0 proves the rate. Such a P exists for T
+    if and only if 1 - rate is at least the largest eigenvalue, over theta, of Herm((1 + e^(-i theta)) M/2), with
+    M = T^(1/2) W T^(-1/2). T is found by the method of centres, at more and more angles, from the metric of the
+    weights; P from a Riccati equation; then the inequality is checked from W, P and T alone.
+
+    Proposition `contraction` claims this for every W of Condition `W`; that is false, and "no metric" is an answer.
+    rigorous: check by ball arithmetic (extra `sdp`). activation: for bare weights: ReLU if not given.
+    """
+    weights = single_units(net, activation).weights
+    T, rate, best = best_multiplier(weights)
+    if rate > 0:
+        for gap in _GAPS:
+            found = _prove(weights, T, rate, gap, best, rigorous)
+            if found.holds:
+                return found
+    return Contraction("fails", None, best, None, T, math.nan, "angles and the method of centres", False)
+
+
+def single_units(net: Certifiable | Weights, activation: Activation | None) -> Subject:
+    """What is examined, if its activation acts on single units: T is free in every entry only for those."""
+    subject = Subject.of(net, activation)
+    sigma = activation if isinstance(net, Weights) else net.activation
+    if sigma is not None and not isinstance(sigma, Scalar | PerUnit):
+        raise InvalidInput(f"This needs an activation of single units, and {sigma!r} acts on several at once.")
+    return subject
+
+
+def best_multiplier(weights: Weights) -> tuple[Tensor, float, float]:
+    """The diagonal T with the largest rate, that rate, and a bound on what any T reaches.
+
+    Angles at which the best T for those so far is worst are added until both agree.
+    """
+    W, T = weights.W, weights.metric()
+    identity = torch.eye(len(W), dtype=W.dtype)
+    angles = list(_ANGLES)
+    rate, best = 1 - largest_kappa(scaled(W, T)), 1.0
+    start = T
+    for _ in range(_ROUNDS):
+        family = identity - phase(torch.tensor(angles, dtype=W.dtype)) * W
+        start, _, ceiling, _ = search_metric(family, start, _EFFORT)
+        best = min(best, ceiling)
+        M = scaled(W, start)
+        kappa, _, worst = largest_eigenvalue((M + M.T) / 4, M / 2)
+        if 1 - kappa > rate:
+            T, rate = start, min(1 - kappa, 1.0)
+        if best - rate <= _GAP or best <= 0 or min(abs(worst - angle) for angle in angles) < 1e-6:
+            break
+        angles.append(worst)
+    return T / T.max(), rate, max(best, rate)
+
+
+def _prove(weights: Weights, T: Tensor, rate: float, gap: float, best: float, rigorous: bool) -> Contraction:
+    """The certificate for a rate below what T allows by the share `gap`."""
+    proved = rate * (1 - gap)
+    kappa = 1 - rate * (1 - gap / 2)
+    M, root = scaled(weights.W, T), T.sqrt()
+    identity = torch.eye(len(M), dtype=M.dtype)
+    P = root[:, None] * solve_riccati(M - 2 * kappa * identity, M @ M.T, identity) * root
+    if not bool(torch.isfinite(P).all()):
+        return Contraction("undecided", None, best, None, T, math.nan, "no solution of the Riccati equation", False)
+    side = P @ weights.W + torch.diag(T)
+    matrix = blocks(2 * (1 - proved) * P, -side, 2 * torch.diag(T))
+    values, vectors = torch.linalg.eigh(matrix)
+    margin = float(values[0])
+    if rigorous:
+        from lben.certify.rigorous import decide_contraction
+
+        verdict = decide_contraction(weights, P, T, proved, matrix, vectors)
+        return Contraction(verdict, proved, best, P, T, margin, "ball arithmetic", True)
+    sizes = P.abs() @ weights.W.abs() + torch.diag(T)
+    terms = blocks(2 * (1 - proved) * P.abs(), sizes, 2 * torch.diag(T))
+    verdict = judge(matrix, terms, products=len(terms))
+    return Contraction(verdict, proved, best, P, T, margin, "eigenvalues in double precision", False)
+
+
+@undisturbed
+def frequency_test(net: Certifiable | Weights | Tensor, *, lam: Tensor | None = None) -> FrequencyTest:
+    """The test of Theorem `iqc` at every frequency, for the ODE of a W or of a network.
+
+    [G; I]* [[0, Lam], [Lam, -2 Lam]] [G; I] < 0 with G = W/(1 + i omega). Lemma `iqc` claims this for every Lam of
+    Condition `W`; that is false in general, and true where Lam W is symmetric.
+    lam: its diagonal, shape (n,); else the metric the weights carry; else ones, which is the theorem's own multiplier
+    for the sector [0, 1].
+    """
+    if isinstance(net, Tensor):
+        W = square(net)
+        metric = torch.ones(len(W), dtype=W.dtype)
+    else:
+        weights = single_units(net, None).weights
+        W, metric = weights.W, weights.metric()
+    if lam is not None:
+        metric = diagonal(lam, len(W), torch.zeros(len(W), dtype=torch.bool))
+    M = scaled(W, metric)
+    bound, _, theta = largest_eigenvalue((M + M.T) / 4, M / 2)
+    return FrequencyTest(2 - 2 * bound, math.tan(theta / 2) if theta < math.pi else math.inf)
+
+
+def blocks(first: Tensor, side: Tensor, second: Tensor) -> Tensor:
+    """[[first, side], [side', second]]."""
+    return torch.cat([torch.cat([first, side], dim=1), torch.cat([side.T, second], dim=1)])

@@ -1,0 +1,27 @@
+"""The documents name what exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import lben
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_every_test_that_the_theory_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "theory.md").read_text()))
+    files = [path.read_text() for path in (ROOT / "tests").glob("test_*.py")]
+    here = {name for text in files for name in re.findall(r"def (test_\w+)", text)}
+    assert len(named) > 30
+    assert named <= here, named - here
+
+
+def test_every_function_of_the_ode_that_the_theory_names_exists() -> None:
+    text = (ROOT / "docs" / "theory.md").read_text()
+    section = text[text.index("## The neural ODE") : text.index("### Why the parabola")]
+    for name in re.findall(r"`lben\.(\w+)", section):
+        assert hasattr(lben, name), name
+    for name in re.findall(r"`ODE\.(\w+)", section):
+        assert hasattr(lben.ODE, name), name
