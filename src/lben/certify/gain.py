@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ _ROUNDS = 6
 _SHARES = (1.0, 0.9, 0.5)  # of the way to a T that is best at some angles and may fail at others
 _ENOUGH = 1e-3  # relative distance between the gain at all angles and the best at those used, at which the search ends
 _GAPS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # shares by which the gain is raised, until the check succeeds
+_ROOMS = (1e-1, 1e-3, 1e-5)  # shares of it left in the Riccati equation, or its Schur complement would be singular
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +81,8 @@ def incremental_gain(
     start, rate, _ = best_multiplier(weights)
     if rate > 0:
         T, rho = _minimise(weights, start)
-        for gap in _GAPS:
-            found = _prove(weights, T, math.sqrt(rho), gap, scale, domain, rigorous)
+        for gap, room in product(_GAPS, _ROOMS):
+            found = _prove(weights, T, math.sqrt(rho), gap, room, scale, domain, rigorous)
             if found.holds:
                 return found
     return _nothing("fails", domain, "angles and the barrier method")
@@ -137,9 +139,10 @@ def _each(problem: Quadratic, lam: Tensor) -> Tensor:
 
 
 def _prove(
-    weights: Weights, T: Tensor, gain: float, gap: float, scale: float, domain: Domain, rigorous: bool
+    weights: Weights, T: Tensor, gain: float, gap: float, room: float, scale: float, domain: Domain, rigorous: bool
 ) -> IncrementalGain:
-    """The certificate for a gain above what T allows by the share `gap`."""
+    """The certificate for a gain above what T allows by the share `gap`; a larger T then has room at every angle."""
+    T = T * (1 + gap / 4)
     in_domain = gain * (1 + gap) / scale
     proved, searched = in_domain * scale, gain * (1 + gap / 2)
     W, U, Wo, D = weights.W, weights.U, weights.Wo, torch.diag(T)
@@ -147,8 +150,7 @@ def _prove(
     through = torch.linalg.solve_ex(corner, torch.cat([D, W.T], dim=1)).result
     TRT, WRT, WRW = D @ through[:, : len(T)], W @ through[:, : len(T)], W @ through[:, len(T) :]
     identity = torch.eye(len(T), dtype=T.dtype)
-    room = gap / 10 * TRT  # without it the Schur complement of the matrix below is singular outside the range of P U
-    P = solve_riccati(WRT - identity, WRW + U @ U.T / searched**2, TRT + room)
+    P = solve_riccati(WRT - identity, WRW + U @ U.T / searched**2, (1 + room * gap) * TRT)
     if not bool(torch.isfinite(P).all()):
         return _nothing("undecided", domain, "no solution of the Riccati equation")
     into = P @ U / proved
