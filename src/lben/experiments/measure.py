@@ -39,21 +39,22 @@ _STEPS_TIMED, _REPEATS = 40, 9
 
 @dataclass(frozen=True)
 class Effort:
-    """How many images are attacked and certified, and how many points the search for a steep pair starts from."""
+    """How many images are attacked and certified, and how long a steep pair is searched for, from how many points."""
 
     attacked: int
     certified: int
     points: int
     restarts: int
+    climb: int
     timed_steps: int
 
     @staticmethod
     def of(units: int, images: int, *, proved: bool) -> Effort:
         if units > WIDEST:
-            return Effort(min(images, 200), min(images, 2000), 32, 8, 4)
+            return Effort(min(images, 100), min(images, 1000), 16, 4, 60, 4)
         if units > WIDE:
-            return Effort(min(images, 500), images, 100, 8, 5)
-        return Effort(images if proved else min(images, 2000), images, images, 32, _STEPS_TIMED)
+            return Effort(min(images, 500), images, 100, 8, 200, 5)
+        return Effort(images if proved else min(images, 2000), images, images, 32, 200, _STEPS_TIMED)
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def measure(
     proved = gamma is not None and (certify(net, gamma).holds or (tight is not None and tight <= gamma))
     units = net.weights().hidden_features
     effort = Effort.of(units, len(y), proved=tight is not None)
-    lower = lipschitz_lower_bound(net, x[: effort.points], restarts=effort.restarts, seed=seed)
+    lower = lipschitz_lower_bound(net, x[: effort.points], restarts=effort.restarts, steps=effort.climb, seed=seed)
     some, few = slice(effort.certified), slice(effort.attacked)
     certified = certified_error = None
     if tight is not None:
