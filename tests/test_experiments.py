@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -140,7 +141,10 @@ def test_a_dask_cluster_runs_the_rows(tmp_path: Path) -> None:
 def test_an_interrupted_command_goes_on(tmp_path: Path) -> None:
     """Ctrl-C in the middle of a run: one sentence, no traceback, and the same command goes on from there."""
     command = [sys.executable, "-m", "lben", "reproduce", "mnist", "run", "--recipe", "ours", "--quick", "--jobs", "2"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a test in the background would not
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, preexec_fn=listen
+    )
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("run/*/checkpoint.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.1)
