@@ -21,8 +21,8 @@ demo: $(READY)  ## train a bounded and an unbounded network on embedded MNIST an
 pendulum: $(READY)  ## learn a pendulum by a contracting and by a free neural ODE, and draw docs/pendulum.png
 	$(BIN)/python examples/pendulum.py
 
-test: $(READY)  ## run the tests
-	$(BIN)/python -m pytest -m 'not slow'
+test: $(READY)  ## run the tests, in two processes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'
 
 test-slow: $(READY)  ## run the checks that take minutes
 	$(BIN)/python -m pytest -m slow

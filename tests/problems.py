@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import torch
@@ -210,3 +211,8 @@ def few_images(train: int = 1000, test: int = 100) -> ImageData:
     return ImageData(
         data.train_images[:train], data.train_labels[:train], data.test_images[:test], data.test_labels[:test]
     )
+
+
+def label(value: object) -> str:
+    """A value as the name of a test: the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))

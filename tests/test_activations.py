@@ -13,6 +13,7 @@ from scipy.optimize import minimize_scalar
 import lben
 from lben.activations import Scalar
 from lben.proximal import dilogarithm, integrate_potential
+from tests.problems import label
 
 SCALARS: list[Scalar] = [
     lben.ReLU(),
@@ -41,7 +42,7 @@ def inner_points(activation: Scalar) -> torch.Tensor:
     return activation(v)
 
 
-@pytest.mark.parametrize("activation", SCALARS, ids=repr)
+@pytest.mark.parametrize("activation", SCALARS, ids=label)
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_prox_minimises_its_definition(activation: Scalar, alpha: float) -> None:
     """prox^alpha(u) = argmin (z - u)^2/2 + alpha f(z), against a numerical minimiser."""
@@ -58,12 +59,12 @@ def test_prox_minimises_its_definition(activation: Scalar, alpha: float) -> None
         assert objective(z) <= best.fun + 1e-9 * (1 + abs(best.fun))
 
 
-@pytest.mark.parametrize("activation", SCALARS, ids=repr)
+@pytest.mark.parametrize("activation", SCALARS, ids=label)
 def test_prox_at_one_is_sigma(activation: Scalar) -> None:
     assert torch.equal(activation.prox(GRID, 1.0), activation(GRID))
 
 
-@pytest.mark.parametrize("activation", SCALARS, ids=repr)
+@pytest.mark.parametrize("activation", SCALARS, ids=label)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_prox_solves_its_equation_to_machine_precision(activation: Scalar, dtype: torch.dtype) -> None:
     """At u = alpha v + (1 - alpha) sigma(v) the answer is sigma(v), known beforehand."""
@@ -74,7 +75,7 @@ def test_prox_solves_its_equation_to_machine_precision(activation: Scalar, dtype
         assert float(((activation.prox(u, alpha) - activation(v)).abs() / scale).max()) < 20 * torch.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("activation", SCALARS, ids=repr)
+@pytest.mark.parametrize("activation", SCALARS, ids=label)
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_prox_is_monotone_and_nonexpansive(activation: Scalar, alpha: float) -> None:
     steps = activation.prox(GRID, alpha).diff()
@@ -82,7 +83,7 @@ def test_prox_is_monotone_and_nonexpansive(activation: Scalar, alpha: float) -> 
     assert float((steps - GRID.diff()).max()) <= 1e-13
 
 
-@pytest.mark.parametrize("activation", SCALARS, ids=repr)
+@pytest.mark.parametrize("activation", SCALARS, ids=label)
 def test_potential_has_the_derivative_of_the_proposition(activation: Scalar) -> None:
     """f'(z) = sigma^-1(z) - z, by central differences, where sigma is invertible."""
     h = 1e-5
@@ -94,7 +95,7 @@ def test_potential_has_the_derivative_of_the_proposition(activation: Scalar) -> 
     assert torch.allclose(slope, v - z, atol=2e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("activation", SCALARS, ids=repr)
+@pytest.mark.parametrize("activation", SCALARS, ids=label)
 def test_potential_is_infinite_outside_its_domain(activation: Scalar) -> None:
     low, high = activation.domain
     for end, sign in ((low, -1), (high, 1)):
@@ -105,7 +106,7 @@ def test_potential_is_infinite_outside_its_domain(activation: Scalar) -> None:
 
 
 @pytest.mark.parametrize(
-    "activation", [lben.Tanh(), lben.Sigmoid(), lben.Softplus(), lben.ELU(), lben.Arctan()], ids=repr
+    "activation", [lben.Tanh(), lben.Sigmoid(), lben.Softplus(), lben.ELU(), lben.Arctan()], ids=label
 )
 def test_numerical_potential_agrees_with_the_formula(activation: Scalar) -> None:
     z = inner_points(activation)
@@ -120,7 +121,7 @@ def test_dilogarithm_at_known_points() -> None:
     assert torch.allclose(dilogarithm(x), torch.tensor(known, dtype=torch.float64), atol=1e-15)
 
 
-@pytest.mark.parametrize("activation", SCALARS, ids=repr)
+@pytest.mark.parametrize("activation", SCALARS, ids=label)
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
 def test_prox_is_differentiable_twice(activation: Scalar, alpha: float) -> None:
     u = torch.tensor([-3.1, -0.8, -0.3, 0.45, 1.7, 3.2], dtype=torch.float64, requires_grad=True)
@@ -128,7 +129,7 @@ def test_prox_is_differentiable_twice(activation: Scalar, alpha: float) -> None:
     assert torch.autograd.gradgradcheck(lambda t: activation.prox(t, alpha), u, atol=1e-4)
 
 
-@pytest.mark.parametrize("activation", SCALARS, ids=repr)
+@pytest.mark.parametrize("activation", SCALARS, ids=label)
 def test_derivative_is_that_of_autograd(activation: Scalar) -> None:
     v = torch.tensor([-3.1, -0.8, -0.3, 0.45, 1.7, 3.2], dtype=torch.float64, requires_grad=True)
     (expected,) = torch.autograd.grad(activation(v).sum(), v)

@@ -12,6 +12,7 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 import lben
+from tests.problems import label
 
 MAKERS: list[Callable[..., lben.EquilibriumNetwork]] = [
     lambda **options: lben.LBEN(8, 6, 3, gamma=0.5, **options),
@@ -194,7 +195,7 @@ def test_training_falls_back_and_evaluation_raises(net: lben.EquilibriumNetwork)
 
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize(
-    "activation", [lben.ReLU(), lben.Tanh(), lben.Softplus(), lben.ELU(), lben.Identity()], ids=repr
+    "activation", [lben.ReLU(), lben.Tanh(), lben.Softplus(), lben.ELU(), lben.Identity()], ids=label
 )
 def test_no_slope_exceeds_the_bound(gamma: float, activation: lben.Activation) -> None:
     """Jacobians at random points, and secants between them, of networks with wild free variables."""
