@@ -18,10 +18,11 @@ from torch.nn import functional as F
 
 import lben
 from lben.data import embedded_mnist, pixels
+from lben.experiments.svhn import EPSILON, POOL, plain_convolution
 from lben.solvers.base import Problem
 from lben.solvers.loop import solve
 
-IN_SHAPE, CHANNELS, OUTPUTS, BATCH, POOL, GAMMA, EPSILON = (3, 32, 32), 40, 10, 64, 4, 2.0, 5.0
+IN_SHAPE, CHANNELS, OUTPUTS, BATCH, GAMMA = (3, 32, 32), 40, 10, 64, 2.0
 TRAINING_STEPS, SEED = 300, 0
 Kind = Literal["plain", "lben"]
 
@@ -33,17 +34,8 @@ def network(tolerance: float = 1e-2) -> lben.ConvLBEN:
 
 
 def plain() -> nn.Module:
-    """One convolution of the image, one of the hidden layer, pooling and a linear output."""
     torch.manual_seed(SEED)
-    return nn.Sequential(
-        nn.Conv2d(IN_SHAPE[0], CHANNELS, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1),
-        nn.ReLU(),
-        nn.AvgPool2d(POOL),
-        nn.Flatten(),
-        nn.Linear(CHANNELS * (IN_SHAPE[1] // POOL) * (IN_SHAPE[2] // POOL), OUTPUTS),
-    )
+    return plain_convolution(IN_SHAPE, CHANNELS, OUTPUTS)
 
 
 def images(index: Tensor) -> tuple[Tensor, Tensor]:

@@ -184,32 +184,11 @@ def _build_convolutional(
 ) -> Saved:
     cls = _CONVOLUTIONAL[description["network"]]
     shape, channels, outputs = description["sizes"]
-    kernel_size, pool, padding = (description[name] for name in ("kernel_size", "pool", "padding"))
+    options: dict[str, Any] = {name: description[name] for name in ("kernel_size", "pool", "padding")}
+    options |= {"activation": activation, "solver": solver, "normalize": normalize}
     if issubclass(cls, ConvLBEN):
-        return cls(
-            tuple(shape),
-            channels,
-            outputs,
-            gamma=description["gamma"],
-            kernel_size=kernel_size,
-            pool=pool,
-            padding=padding,
-            metric=description["metric"],
-            activation=activation,
-            solver=solver,
-            normalize=normalize,
-        )
-    return cls(
-        tuple(shape),
-        channels,
-        outputs,
-        kernel_size=kernel_size,
-        pool=pool,
-        padding=padding,
-        activation=activation,
-        solver=solver,
-        normalize=normalize,
-    )
+        options |= {name: description[name] for name in ("gamma", "metric")}
+    return cls(tuple(shape), channels, outputs, **options)
 
 
 def _describe_activation(activation: Activation) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -13,19 +12,17 @@ from torch import Tensor
 
 from lben.activations import Activation
 from lben.certify.barrier import Quadratic, minimise_rho
-from lben.certify.certificate import Certifiable, Certificate, Domain, Reduced, Subject, check
+from lben.certify.certificate import NO_BOUND, Certifiable, Certificate, Domain, Reduced, Subject, check, confirmed
 from lben.certify.channelwise import tightest_convolution
 from lben.certify.convolution import ConvSubject
 from lben.certify.numerics import undisturbed
 from lben.certify.wellposed import well_posed
 from lben.convweights import ConvWeights
-from lben.errors import BoundNotMet, InvalidInput, NotConverged, NotWellPosed
+from lben.errors import InvalidInput, NotConverged, NotWellPosed
 from lben.extras import need
 from lben.weights import Weights
 
 BoundSolver = Literal["barrier", "scs"]
-_NO_BOUND = 1e-30  # what is reported, at most, where outputs do not depend on inputs at all: every gamma > 0 holds
-_INFLATIONS = 28  # from a billionth, doubled each time, to a quarter
 _ROOM = 10  # how far above the smallest rho of its lam the barrier method starts
 
 
@@ -65,20 +62,9 @@ def tightest(
     multipliers, gamma, finished = _solve(reduced, _metric(subject, reduced), solver)
     lam = torch.full_like(subject.weights.bz, math.nan)
     lam[reduced.kept] = multipliers
-    growth = 1e-9
-    for _ in range(_INFLATIONS):
-        certificate = check(subject, lam, gamma / scale, rigorous=rigorous, domain=domain)
-        if certificate.holds:
-            name = {"barrier": "barrier method", "scs": "SCS, made feasible"}[solver]
-            name += "" if finished else ", stopped by rounding before it knew this to be the smallest"
-            return replace(certificate, method=f"{name}, checked by {certificate.method}")
-        gamma *= 1 + growth
-        growth *= 2
-    raise BoundNotMet(
-        f"No bound near {gamma:.6g} could be confirmed in double precision: the smallest eigenvalue stays at "
-        f"{certificate.margin:.3g}.",
-        certificate.margin,
-    )
+    name = {"barrier": "barrier method", "scs": "SCS, made feasible"}[solver]
+    name += "" if finished else ", stopped by rounding before it knew this to be the smallest"
+    return confirmed(gamma, name, lambda g: check(subject, lam, g / scale, rigorous=rigorous, domain=domain))
 
 
 def _metric(subject: Subject, reduced: Reduced) -> Tensor:
@@ -107,7 +93,7 @@ def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver) -> tuple[Tensor, 
     into, out = _norm(reduced.U), _norm(reduced.Wo)
     through = 0.0 if reduced.D is None else _norm(reduced.D)
     if into == 0 or out == 0:
-        return *_nearly_free(reduced, lam, max(through * (1 + 1e-9), _NO_BOUND)), True
+        return *_nearly_free(reduced, lam, max(through * (1 + 1e-9), NO_BOUND)), True
     problem = _problem(reduced, into, out)
     start = feasible_start(problem, lam)
     lowest = smallest_rho(problem, start)

@@ -61,19 +61,23 @@ class Convolutional(Row):
 
     def relative_seconds(self, net: BaseNetwork | FeedForward, data: ImageData, history: list[Epoch]) -> float:
         """Beside a network with a convolution of the image, one of as many channels, pooling and a linear output."""
-        colours, height, width = self.in_shape
-        plain = nn.Sequential(
-            nn.Unflatten(1, self.in_shape),
-            Normalize(self.mean, self.std),
-            nn.Conv2d(colours, self.hidden, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(self.hidden, self.hidden, 3, padding=1),
-            nn.ReLU(),
-            nn.AvgPool2d(POOL),
-            nn.Flatten(),
-            nn.Linear(self.hidden * (height // POOL) * (width // POOL), 10),
-        )
+        shape = nn.Unflatten(1, self.in_shape)
+        plain = nn.Sequential(shape, Normalize(self.mean, self.std), *plain_convolution(self.in_shape, self.hidden, 10))
         return relative_seconds(net, plain, data, self.config, net.weights().hidden_features)
+
+
+def plain_convolution(in_shape: tuple[int, int, int], channels: int, outputs: int) -> nn.Sequential:
+    """One convolution of the image, one of the hidden layer, pooling and a linear output."""
+    colours, height, width = in_shape
+    return nn.Sequential(
+        nn.Conv2d(colours, channels, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(channels, channels, 3, padding=1),
+        nn.ReLU(),
+        nn.AvgPool2d(POOL),
+        nn.Flatten(),
+        nn.Linear(channels * (height // POOL) * (width // POOL), outputs),
+    )
 
 
 def rows() -> list[Convolutional]:
