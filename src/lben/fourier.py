@@ -76,9 +76,10 @@ class _FourierFacts(Facts):
 
     @cached_property
     def quick(self) -> tuple[float, float]:
-        """As for a dense matrix, frequency by frequency, with the norm of P Q from its small Gram matrices."""
-        centre = self.kernel.shape[-1] // 2
-        highest = 1 - float(self.kernel[:, :, centre, centre].diagonal().max())
+        """The mean of A's diagonal for m, and as for a dense matrix, frequency by frequency, c = 1/L.
+
+        One frequency in hundreds has the smallest m and the largest norm: the mean tells more of the pace.
+        """
         scaled = self.blocks
         if self.entries is not None:
             root = self.entries.sqrt().repeat(2)
@@ -86,7 +87,19 @@ class _FourierFacts(Facts):
         columns = torch.linalg.vector_norm(scaled, dim=1)
         frobenius = torch.linalg.vector_norm(columns, dim=1) / math.sqrt(2)
         norm = 1 + float((columns.amax(dim=1) * frobenius).sqrt().max()) + self._low_rank_norm()
-        return math.sqrt(max(self.monotonicity_bound or 0.0, 0.0) * max(highest, 0.0)), 1 / norm
+        centre = self.kernel.shape[-1] // 2
+        return 1 - float(self.kernel[:, :, centre, centre].diagonal().mean()), 1 / norm
+
+    @cached_property
+    def mean_norm(self) -> float:
+        """The root of the mean square of the singular values of A, but for P Q: by Parseval that of the kernel."""
+        kernel = -self.kernel
+        centre = kernel.shape[-1] // 2
+        kernel[:, :, centre, centre].diagonal().add_(1)
+        if self.entries is not None:
+            root = self.entries.sqrt()
+            kernel = kernel * (root[:, None] / root)[:, :, None, None]
+        return float(torch.linalg.vector_norm(kernel)) / math.sqrt(len(kernel))
 
     def _low_rank_norm(self) -> float:
         """|P Q| in the metric."""
@@ -215,6 +228,18 @@ class FourierOperator(Operator):
     def norm_bound(self) -> float:
         """The paper's bound on L, with the Psi it left out: the largest norm of a block plus |Wo Psi Wo'|/(2 gamma)."""
         return self._facts.norm_bound
+
+    def balanced_step(self) -> float:
+        """1/sqrt(a r) with the means a of A's diagonal and r of its singular values, where sqrt(c/m) has the extremes.
+
+        Both agree on fresh weights. Of trained ones a few low frequencies have norms ten times the mean, and for the
+        others sqrt(c/m) is a third of the best step: 24 iterations of a trained network where 1/sqrt(a r) takes 13.
+        """
+        a, _ = self._facts.quick
+        return 1 / math.sqrt(a * self._facts.mean_norm) if a > 0 else self._guess()
+
+    def _pace(self) -> tuple[float, float]:
+        return self._facts.quick
 
     def rebind(self, *tensors: Tensor) -> FourierOperator:
         return self._share(tensors, self.transposed, self._facts)
