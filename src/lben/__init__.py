@@ -21,6 +21,7 @@ from lben.certify.lower import LowerBound, lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
 from lben.certify.sdp import tightest_bound
 from lben.certify.wellposed import WellPosedness, well_posed
+from lben.convert import Residual, from_sequential
 from lben.errors import (
     BoundNotMet,
     ConvergenceWarning,
@@ -34,9 +35,22 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.files import load, save
-from lben.networks import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
+from lben.layered import LayeredNetwork
+from lben.multivariable import Blocks, GroupSoftThreshold, Projection, Softmax
+from lben.networks import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
 from lben.normalize import Normalize
-from lben.solvers import FISTA, Anderson, DouglasRachford, ForwardBackward, Newton, PeacemanRachford, Solution, Solver
+from lben.sets import Ball, Box, Polyhedron, Simplex
+from lben.solvers import (
+    FISTA,
+    Anderson,
+    BackSubstitution,
+    DouglasRachford,
+    ForwardBackward,
+    Newton,
+    PeacemanRachford,
+    Solution,
+    Solver,
+)
 from lben.weights import Weights
 
 __all__ = [
@@ -49,7 +63,11 @@ __all__ = [
     "Arctan",
     "Attack",
     "AttackMethod",
+    "BackSubstitution",
+    "Ball",
+    "Blocks",
     "BoundNotMet",
+    "Box",
     "Certificate",
     "CertifiedAccuracy",
     "CertifiedRadius",
@@ -59,11 +77,13 @@ __all__ = [
     "Elementwise",
     "EquilibriumNetwork",
     "ForwardBackward",
+    "GroupSoftThreshold",
     "HardTanh",
     "Identity",
     "InvalidActivation",
     "InvalidFile",
     "InvalidInput",
+    "LayeredNetwork",
     "LbenError",
     "LeakyReLU",
     "Lengths",
@@ -75,11 +95,17 @@ __all__ = [
     "NotWellPosed",
     "PeacemanRachford",
     "PerUnit",
+    "Polyhedron",
+    "Projection",
     "ReLU",
+    "Residual",
     "Sigmoid",
+    "Simplex",
+    "Softmax",
     "Softplus",
     "Solution",
     "Solver",
+    "Start",
     "Tanh",
     "UnconstrainedEN",
     "Weights",
@@ -88,6 +114,7 @@ __all__ = [
     "certified_accuracy",
     "certified_radius",
     "certify",
+    "from_sequential",
     "lipschitz_lower_bound",
     "load",
     "product_bound",

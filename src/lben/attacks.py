@@ -7,7 +7,7 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
 
@@ -177,7 +177,7 @@ def _sizes(explicit: ExplicitNetwork, values: Tensor, domain: Domain) -> Lengths
 def _target(net: Certifiable | Weights, explicit: ExplicitNetwork) -> EquilibriumNetwork:
     """What Foolbox sees: a copy in evaluation, since its gradients would reach the parameters too."""
     target = copy.deepcopy(net) if isinstance(net, EquilibriumNetwork) else explicit.network
-    target.solver = replace(target.solver, on_failure="warn")
+    target.solver = explicit.method(target.solver, "warn")
     return target.eval().requires_grad_(False)
 
 

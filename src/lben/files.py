@@ -15,15 +15,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from lben import activations, solvers
+from lben import activations, multivariable, sets, solvers
 from lben.activations import Activation, Elementwise, PerUnit, Scalar
 from lben.errors import InvalidFile, InvalidInput
+from lben.layered import LayeredNetwork
+from lben.multivariable import Blocks, Multivariable, Projection
 from lben.networks import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
 from lben.normalize import Normalize
 from lben.solvers import Anderson, Solver
+from lben.weights import Weights
 
 FORMAT = 1
-_NETWORKS: dict[str, type[LBEN | MON | UnconstrainedEN]] = {c.__name__: c for c in (LBEN, MON, UnconstrainedEN)}
+Saved = LBEN | MON | UnconstrainedEN | LayeredNetwork
+_NETWORKS: dict[str, type[Saved]] = {c.__name__: c for c in (LBEN, MON, UnconstrainedEN, LayeredNetwork)}
+_SETS = {c.__name__: c for c in (sets.Box, sets.Ball, sets.Simplex, sets.Polyhedron)}
+_ABSTRACT = (Elementwise, Scalar, Multivariable)
 
 
 def save(net: EquilibriumNetwork, path: str | os.PathLike[str]) -> None:
@@ -33,7 +39,7 @@ def save(net: EquilibriumNetwork, path: str | os.PathLike[str]) -> None:
     write_tensors(path, "lben", _describe(net), net.state_dict())
 
 
-def load(path: str | os.PathLike[str]) -> LBEN | MON | UnconstrainedEN:
+def load(path: str | os.PathLike[str]) -> Saved:
     """Read a network that `save` wrote, on the CPU; raises InvalidFile for anything else."""
     description, tensors = read_tensors(path, "lben", "a network")
     try:
@@ -113,20 +119,24 @@ def _describe(net: EquilibriumNetwork) -> dict[str, Any]:
     }
 
 
-def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> LBEN | MON | UnconstrainedEN:
+def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> Saved:
     cls = _NETWORKS[description["network"]]
     activation = _build_activation(description["activation"])
     solver = _build_solver(description["solver"])
     sizes = description["normalize"]
     normalize = None if sizes is None else Normalize(torch.zeros(sizes[0]), torch.ones(sizes[1]))
     if issubclass(cls, LBEN):
-        net: LBEN | MON | UnconstrainedEN = cls(
+        net: Saved = cls(
             *description["sizes"],
             gamma=description["gamma"],
             activation=activation,
             solver=solver,
             normalize=normalize,
         )
+    elif issubclass(cls, LayeredNetwork):
+        stored = {name: tensors[f"parameterization.{name}"] for name in ("W", "U", "bz", "Wo", "by", "lam")}
+        net = cls(Weights(**stored, gamma=description["gamma"]).validate(), activation, normalize)
+        net.solver = solver
     else:
         net = cls(*description["sizes"], activation=activation, solver=solver, normalize=normalize)
     net.to(getattr(torch, description["dtype"]))
@@ -141,10 +151,17 @@ def _describe_activation(activation: Activation) -> dict[str, Any]:
             "keep its state_dict, and make the network again with the same activation."
         )
     name = type(activation).__name__
-    if getattr(activations, name, None) is not type(activation):
+    if getattr(multivariable, name, getattr(activations, name, None)) is not type(activation):
         raise InvalidInput(f"lben.save writes the activations of lben, not {activation!r}.")
     if isinstance(activation, PerUnit):
         return {"name": name, "activations": [_describe_activation(a) for a in activation.activations]}
+    if isinstance(activation, Blocks):
+        return {"name": name, "parts": [[_describe_activation(part), width] for part, width in activation.parts]}
+    if isinstance(activation, Projection):
+        kind = type(activation.set)
+        if getattr(sets, kind.__name__, None) is not kind:
+            raise InvalidInput(f"lben.save writes projections onto the sets of lben, not {activation.set!r}.")
+        return {"name": name, "set": {"name": kind.__name__, **asdict(activation.set)}}  # type: ignore[call-overload]
     return {"name": name, **asdict(activation)}  # type: ignore[call-overload]
 
 
@@ -154,8 +171,14 @@ def _build_activation(description: dict[str, Any]) -> Activation:
     if name == "PerUnit":
         parts = [_build_activation(part) for part in options["activations"]]
         return PerUnit([part for part in parts if isinstance(part, Scalar)])
-    cls = getattr(activations, name) if name in activations.__all__ else None
-    if not (isinstance(cls, type) and issubclass(cls, Scalar)) or cls in (Elementwise, Scalar):
+    if name == "Blocks":
+        return Blocks([(_build_activation(part), width) for part, width in options["parts"]])
+    if name == "Projection":
+        found = dict(options["set"])
+        return Projection(_SETS[found.pop("name")](**found))
+    room = multivariable if name in multivariable.__all__ else activations
+    cls = getattr(room, name) if name in room.__all__ else None
+    if not (isinstance(cls, type) and issubclass(cls, Scalar | Multivariable)) or cls in _ABSTRACT:
         raise InvalidFile(f"there is no activation {name!r}")
     return cls(**options)
 

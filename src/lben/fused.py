@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import Activation
-from lben.implicit import Gain, Known, equilibrium
+from lben.implicit import Known, equilibrium
 from lben.operators import DenseOperator
 from lben.parameterize import Direct, DirectW, Monotone
 from lben.solvers.base import OnFailure, Problem, Solver
@@ -81,8 +81,7 @@ class _FusedEquilibrium(torch.autograd.Function):
         if torch.is_grad_enabled():
             return *_differentiable_grads(ctx, grads[0]), None
         layer = trace.layer
-        slope = layer.activation.derivative(trace.v)
-        adjoint = Problem(trace.operator.transpose(), Gain(slope, layer.activation.own_prox), grads[0])
+        adjoint = Problem(trace.operator.transpose(), layer.activation.gain(trace.v), grads[0])
         q = solve(layer.solver, adjoint, on_failure=layer.on_failure, first_burst=trace.iterations).z
         grad_V, grad_N, grad_d, grad_U, grad_Wo = trace.direct.pullback(q.T @ z, V, U, Wo, layer.gamma)
         grad_U = q.T @ x if grad_U is None else grad_U.addmm_(q.T, x)
@@ -121,7 +120,7 @@ def fused_equilibrium(
     Shapes: x (batch, d), bias (batch, n) or None, z (batch, n).
     """
     p = parameterization
-    d = getattr(p, "d", None)
+    d = p.exponents()
     layer = _Layer(p.gamma, p.epsilon, activation, solver, on_failure)
     z: Tensor = _FusedEquilibrium.apply(x, bias, p.V, p.N, d, p.U, p.Wo, p.bz, layer)  # type: ignore[no-untyped-call]
     return z

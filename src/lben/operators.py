@@ -61,6 +61,17 @@ class _Facts:
         return float(torch.linalg.matrix_norm(self.scaled, 2))
 
     @cached_property
+    def layers(self) -> tuple[tuple[int, int], ...] | None:
+        reads = torch.where(self.W != 0, torch.arange(len(self.W), device=self.W.device), -1)
+        starts = [0]
+        for unit, last in enumerate(reads.amax(dim=1).tolist()):
+            if last >= unit:
+                return None
+            if last >= starts[-1]:
+                starts.append(unit)
+        return tuple(zip(starts, [*starts[1:], len(self.W)], strict=True))
+
+    @cached_property
     def cocoercivity(self) -> float:
         inverse, info = torch.linalg.inv_ex(self.scaled)
         return float(torch.linalg.eigvalsh(inverse + inverse.T)[0]) / 2 if int(info) == 0 else -math.inf
@@ -136,6 +147,14 @@ class DenseOperator:
     def cocoercivity(self) -> float:
         """c; forward-backward converges for alpha < 2c."""
         return self._facts.cocoercivity
+
+    @property
+    def layers(self) -> tuple[tuple[int, int], ...] | None:
+        """Where W is strictly block lower triangular, the first unit of each block and the first after it; else None.
+
+        No unit of a block reads from its own or a later one (for W', from its own or an earlier one).
+        """
+        return self._facts.layers
 
     def matrix(self) -> Tensor:
         """W, or W' if this is a transpose."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lben import checks
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
-from lben.weights import Weights
+from lben.weights import Weights, check_constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +129,16 @@ class Parameterization(nn.Module):
     def metric(self) -> Tensor | None:
         return torch.ones_like(self.bz)
 
+    def exponents(self) -> Tensor | None:
+        """d for every unit, where Psi = diag(e^d) is not the identity."""
+        return None
+
     def monotonicity(self) -> float | None:
         """A cheap lower bound on m, the strong monotonicity of I - W in the metric; None if none is known."""
         return None
+
+    def check_groups(self, groups: Tensor | None) -> None:
+        """Refuse an activation whose blocks need a metric that is constant on them, if it cannot be relied on to be."""
 
     @abstractmethod
     def assign(self, weights: Weights) -> None:
@@ -173,6 +180,10 @@ class Explicit(Parameterization):
 
     def hidden_weight(self) -> Tensor:
         return self.W
+
+    def check_groups(self, groups: Tensor | None) -> None:
+        if self.lam is not None:
+            check_constant(self.lam, groups)
 
     def metric(self) -> Tensor | None:
         return self.lam
@@ -236,17 +247,47 @@ class Monotone(Parameterization):
 
 
 class WellPosed(Monotone):
-    """W = I - Psi (V'V + eps I + N - N') (`direct_rep`): well-posed, with some finite Lipschitz bound."""
+    """W = I - Psi (V'V + eps I + N - N') (`direct_rep`): well-posed, with some finite Lipschitz bound.
 
-    def __init__(self, in_features: int, hidden_features: int, out_features: int, epsilon: float = 1.0) -> None:
+    `groups` numbers the block of each unit, where units act together: d then has one entry a block.
+    """
+
+    groups: Tensor | None
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        epsilon: float = 1.0,
+        *,
+        groups: Tensor | None = None,
+    ) -> None:
         super().__init__(in_features, hidden_features, out_features, epsilon)
-        self.d = nn.Parameter(torch.zeros(hidden_features))
+        self.register_buffer("groups", groups, persistent=False)  # the activation knows them
+        self.d = nn.Parameter(torch.zeros(hidden_features if groups is None else int(groups[-1]) + 1))
+
+    def check_groups(self, groups: Tensor | None) -> None:
+        """Every block of the activation must lie in a block of d."""
+        if groups is None:
+            return
+        own = torch.arange(len(groups)) if self.groups is None else self.groups.cpu()
+        try:
+            check_constant(own.double(), groups)
+        except InvalidInput as error:
+            raise InvalidInput(
+                "This network was made with a metric that is free to differ within the blocks of that activation: make "
+                "a new one with it."
+            ) from error
+
+    def exponents(self) -> Tensor:
+        return self.d if self.groups is None else self.d[self.groups]
 
     def hidden_weight(self) -> Tensor:
-        return _direct(self.V, self.N, self.d, self.U, self.Wo, None, self.epsilon)
+        return _direct(self.V, self.N, self.exponents(), self.U, self.Wo, None, self.epsilon)
 
     def metric(self) -> Tensor | None:
-        return torch.exp(-self.d)
+        return torch.exp(-self.exponents())
 
     def monotonicity(self) -> float | None:
         return float(self.epsilon * torch.exp(self.d.detach().min()))
@@ -255,8 +296,10 @@ class WellPosed(Monotone):
         if weights.lam is None:
             raise InvalidInput("These weights carry no metric lam, and without one they cannot be parameterized.")
         free = weights.to(torch.float64)
-        lam = free.metric()
+        lam = check_constant(free.metric(), self.groups)
         self._assign_direct(free, lam)
+        if self.groups is not None:
+            lam = lam.new_zeros(len(self.d)).scatter(0, self.groups, lam)
         _copy(self.d, -torch.log(lam))
 
 
@@ -264,13 +307,20 @@ class LipschitzBounded(WellPosed):
     """`direct_gamma`: Condition `lipschitz` holds for gamma, whatever the free variables are."""
 
     def __init__(
-        self, in_features: int, hidden_features: int, out_features: int, gamma: float, epsilon: float = 1.0
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        gamma: float,
+        epsilon: float = 1.0,
+        *,
+        groups: Tensor | None = None,
     ) -> None:
-        super().__init__(in_features, hidden_features, out_features, epsilon)
+        super().__init__(in_features, hidden_features, out_features, epsilon, groups=groups)
         self.gamma = checks.positive("gamma", gamma)
 
     def hidden_weight(self) -> Tensor:
-        return _direct(self.V, self.N, self.d, self.U, self.Wo, self.gamma, self.epsilon)
+        return _direct(self.V, self.N, self.exponents(), self.U, self.Wo, self.gamma, self.epsilon)
 
     def extra_repr(self) -> str:
         return f"gamma={self.gamma:.4g}, {super().extra_repr()}"

@@ -25,12 +25,16 @@ _SHORTEST = 1e-9  # of a line search
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
-    """The data of X: A and K, and which entries of lam are free; the others stay 1."""
+    """The data of X: A and K, and which entries of lam are free; the others stay 1.
+
+    `groups` numbers the block of each free entry, where lam is to be constant on blocks.
+    """
 
     A: Tensor
     K: Tensor
     rank: int
     free: int
+    groups: Tensor | None = None
 
     def pull(self, start: Tensor) -> Tensor:
         """The weights of a small linear term in lam, without which the lam of units that no input reaches diverge."""
@@ -90,7 +94,7 @@ def _centre(problem: Quadratic, point: _Point, t: float, pull: Tensor) -> tuple[
     """Newton with backtracking at one t; whether it got there, or rounding stopped it first."""
     for _ in range(_NEWTON_STEPS):
         gradient, hessian = _derivatives(problem, point, t, pull)
-        step, decrement = newton_direction(gradient, hessian)
+        step, decrement = grouped_direction(gradient, hessian, problem.groups)
         if not decrement >= 0:
             return point, False
         if decrement <= _CENTRED:
@@ -120,6 +124,19 @@ def _derivatives(problem: Quadratic, point: _Point, t: float, pull: Tensor) -> t
     hessian[f, f] = (float((GC * GC.T).sum()) + 2 * trace + problem.rank) / rho**2
     gradient = torch.cat([(pull - 2 * Y.diagonal())[:f], lam.new_tensor([t - (trace + problem.rank) / rho])])
     return gradient, hessian
+
+
+def grouped_direction(gradient: Tensor, hessian: Tensor, groups: Tensor | None) -> tuple[Tensor, float]:
+    """`newton_direction` among the steps that are equal on every block; entries beyond `groups` are on their own."""
+    if groups is None:
+        return newton_direction(gradient, hessian)
+    count = int(groups.max()) + 1
+    index = torch.cat([groups, count + torch.arange(len(gradient) - len(groups))])
+    total = int(index.max()) + 1
+    rows = hessian.new_zeros(total, len(index)).index_add(0, index, hessian)
+    joint = hessian.new_zeros(total, total).index_add(1, index, rows)
+    step, decrement = newton_direction(gradient.new_zeros(total).index_add(0, index, gradient), joint)
+    return step[index], decrement
 
 
 def newton_direction(gradient: Tensor, hessian: Tensor) -> tuple[Tensor, float]:

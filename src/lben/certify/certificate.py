@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lben.activations import Activation, ReLU, check_activation
 from lben.errors import InvalidInput, NotWellPosed
 from lben.normalize import Normalize
-from lben.weights import Weights
+from lben.weights import Weights, check_constant
 
 Domain = Literal["input", "pixels"]
 Verdict = Literal["holds", "fails", "undecided"]
@@ -73,11 +73,13 @@ class Subject:
     """The explicit weights under examination, in double precision on the CPU, and what else a bound depends on.
 
     linear: which units are the identity, shape (n,). scale: the smallest std of `Normalize`, None without one.
+    groups: the number of each unit's block, on which the metric must be constant; None where units act alone.
     """
 
     weights: Weights
     linear: Tensor
     scale: float | None
+    groups: Tensor | None = None
 
     @staticmethod
     def of(net: Certifiable | Weights, activation: Activation | None = None) -> Subject:
@@ -100,7 +102,10 @@ class Subject:
         }
         weights = replace(weights, **own)
         linear = torch.tensor(activation.linear).expand(weights.hidden_features)
-        return Subject(weights, linear, scale)
+        groups = activation.groups(weights.hidden_features)
+        if weights.lam is not None:
+            check_constant(weights.lam, groups)
+        return Subject(weights, linear, scale, groups)
 
     def scale_of(self, domain: Domain) -> float:
         """What a bound in `domain` is multiplied by to be one at the network's input."""

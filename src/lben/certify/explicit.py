@@ -13,12 +13,13 @@ from torch.nn import functional as F
 from lben import checks
 from lben.activations import Activation, ReLU
 from lben.certify.certificate import Certifiable, Subject
-from lben.certify.wellposed import well_posed
+from lben.certify.wellposed import search_metric
 from lben.errors import ConvergenceWarning, NotWellPosed
 from lben.networks import EquilibriumNetwork
 from lben.operators import DenseOperator
 from lben.parameterize import Explicit
-from lben.solvers.base import Solution, Solver
+from lben.solvers.back_substitution import BackSubstitution
+from lben.solvers.base import OnFailure, Solution, Solver
 from lben.solvers.newton import Newton
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
@@ -61,7 +62,7 @@ class ExplicitNetwork:
         else:
             sigma, normalize = net.activation, copy.deepcopy(net.normalize)
         weights = self.subject.weights
-        self.search = well_posed(weights.W) if weights.lam is None else None
+        self.search = search_metric(weights.W, self.subject.groups) if weights.lam is None else None
         if self.search is not None and self.search.holds:
             weights = replace(weights, lam=self.search.lam)
         self.weights = weights
@@ -81,6 +82,12 @@ class ExplicitNetwork:
             f"(m = {self.operator.monotonicity:.3g}).",
             2 * self.monotonicity,
         )
+
+    def method(self, solver: Solver, on_failure: OnFailure) -> Solver:
+        """`solver`, or one sweep to the same tolerance where the weights are those of a feed-forward network."""
+        if self.operator.layers is None:
+            return replace(solver, on_failure=on_failure)
+        return BackSubstitution(tolerance=solver.tolerance, on_failure=on_failure)
 
     def inputs(self, x: Tensor) -> Tensor:
         """A user's inputs as rows of doubles."""
@@ -102,7 +109,7 @@ class ExplicitNetwork:
         size = x.abs() if normalize is None else (x.abs() + normalize.mean.abs()) / normalize.std
         candidate = (z + solution.defect).abs()
         terms = F.linear(candidate, w.W.abs(), w.bz.abs()) + F.linear(size, w.U.abs())
-        lost = (w.hidden_features + w.in_features + 16) * unit * (terms + z.abs())
+        lost = (w.hidden_features + w.in_features + self.network.activation.rounding) * unit * (terms + z.abs())
         spill = torch.linalg.vector_norm(lost * w.metric().sqrt(), dim=-1)
         error = torch.full_like(spill, torch.inf)
         if self.proved:
@@ -117,7 +124,7 @@ class ExplicitNetwork:
         """Equilibria as good as they can be had; what is left open shows in the residual, and raises nothing."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            self.network.solver = replace(solver, on_failure="warn")
+            self.network.solver = self.method(solver, "warn")
             solution = self.network.solve(x)
             failed = (~solution.converged).nonzero()[:, 0]
             if len(failed) == 0 or isinstance(solver, Newton):

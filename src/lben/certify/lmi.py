@@ -10,10 +10,10 @@ from lben.activations import Activation
 from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, check
 from lben.certify.numerics import undisturbed
 from lben.certify.sdp import tightest
-from lben.certify.wellposed import well_posed
+from lben.certify.wellposed import search_metric
 from lben.errors import InvalidInput, NotWellPosed
 from lben.operators import DenseOperator
-from lben.weights import Weights
+from lben.weights import Weights, check_constant
 
 
 @undisturbed
@@ -57,7 +57,7 @@ def _find(subject: Subject, *, bounded: bool) -> Tensor:
             return tightest(subject).lam
         except NotWellPosed:
             pass
-    return well_posed(subject.weights.W).lam
+    return search_metric(subject.weights.W, subject.groups).lam
 
 
 def _diagonal(lam: Tensor, subject: Subject) -> Tensor:
@@ -77,7 +77,7 @@ def _diagonal(lam: Tensor, subject: Subject) -> Tensor:
     checks.finite("lam", lam[needed])
     if not bool((lam[needed] > 0).all()):
         raise InvalidInput(f"lam must be positive in every entry, but its smallest is {float(lam[needed].min()):.6g}.")
-    return lam
+    return check_constant(lam, subject.groups)
 
 
 @undisturbed
@@ -92,7 +92,7 @@ def product_bound(
     weights, scale = subject.weights, subject.scale_of(domain)
     lam = weights.lam
     if lam is None:
-        found = well_posed(weights.W)
+        found = search_metric(weights.W, subject.groups)
         if not found.holds:
             raise NotWellPosed(str(found), 2 * found.monotonicity)
         lam = found.lam

@@ -98,7 +98,7 @@ class _Search:
             spread = float(points.std(dim=0).square().mean().sqrt())
             self.spread = spread if spread > 0 else 1.0
         self.points = self._random(64) if points is None or len(points) == 0 else self._sample(points, _MOST_POINTS)
-        explicit.network.solver = PeacemanRachford(tolerance=1e-6, on_failure="warn")
+        explicit.network.solver = explicit.method(PeacemanRachford(tolerance=1e-6), "warn")
 
     def run(self, restarts: int, steps: int, progress: bool, domain: Domain) -> LowerBound:
         starts = torch.cat([self._steep(restarts), self.points, self._random(restarts)])
@@ -125,6 +125,8 @@ class _Search:
     def _steep(self, restarts: int) -> Tensor:
         """Inputs of steep linear pieces, in the coordinates of the search; fewer of them for wide networks."""
         w, normalize = self.explicit.weights, self.explicit.network.normalize
+        if self.explicit.network.activation.block_size > 1 or self.explicit.subject.groups is not None:
+            return w.U.new_zeros(0, w.in_features)  # the search changes the slopes of single units
         if normalize is not None:
             scaled = w.U / normalize.std
             w = replace(w, U=scaled, bz=w.bz - (scaled * normalize.mean).sum(dim=1))

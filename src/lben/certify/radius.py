@@ -178,9 +178,15 @@ def _kept_bounds(net: Certifiable | Weights, subject: Subject, progress: bool) -
 def _same(one: Subject, other: Subject) -> bool:
     a, b = one.weights.tensors(), other.weights.tensors()
     names = ("W", "U", "Wo", "lam")  # biases do not matter to a bound
-    return torch.equal(one.linear, other.linear) and all(
-        (name in a) == (name in b) and (name not in a or torch.equal(a[name], b[name])) for name in names
+    return (
+        _equal(one.groups, other.groups)
+        and torch.equal(one.linear, other.linear)
+        and all((name in a) == (name in b) and (name not in a or torch.equal(a[name], b[name])) for name in names)
     )
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other if one is None or other is None else torch.equal(one, other)
 
 
 def _pairwise_bounds(subject: Subject, progress: bool) -> Tensor:

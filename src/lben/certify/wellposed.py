@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lben import checks
-from lben.certify.barrier import newton_direction
+from lben.certify.barrier import grouped_direction
 from lben.certify.certificate import Certifiable, Subject
 from lben.certify.numerics import undisturbed
 from lben.errors import InvalidInput
@@ -33,10 +33,12 @@ class WellPosedness:
     monotonicity: m in that metric, positive if and only if it satisfies the condition.
     best_monotonicity: no diagonal metric has a larger m than this.
     witness: a positive semidefinite Y with every entry of diag((I - W) Y) <= 0, or None: for every diagonal Lam > 0
-        the trace of (2 Lam - Lam W - W' Lam) Y is then <= 0, which a positive definite matrix forbids.
+        the trace of (2 Lam - Lam W - W' Lam) Y is then <= 0, which a positive definite matrix forbids. Where units act
+        in blocks, on which Lam is constant, the entries are summed over each block.
     monotone: whether Lam = I satisfies it (Winston & Kolter 2020).
     norm: whether the largest absolute row sum of W is below 1 (El Ghaoui et al. 2021).
-    perron_frobenius: whether the spectral radius of |W| is below 1 (El Ghaoui et al. 2021).
+    perron_frobenius: whether the spectral radius of |W| is below 1 (El Ghaoui et al. 2021). This and `norm` prove
+        something only where units act alone.
     """
 
     holds: bool
@@ -72,14 +74,21 @@ class WellPosedness:
 @undisturbed
 def well_posed(net: Certifiable | Weights | Tensor) -> WellPosedness:
     """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, weights or a network."""
-    W = _square(net) if isinstance(net, Tensor) else Subject.of(net).weights.W
+    if isinstance(net, Tensor):
+        return search_metric(_square(net), None)
+    subject = Subject.of(net)
+    return search_metric(subject.weights.W, subject.groups)
+
+
+def search_metric(W: Tensor, groups: Tensor | None) -> WellPosedness:
+    """The best metric for W in double precision among those that are constant on every block of `groups`."""
     if float(W.abs().max()) > _LARGEST:
         raise InvalidInput(
             f"W has an entry of {float(W.abs().max()):.3g}: beyond {_LARGEST:g} nothing can be computed."
         )
     A = torch.eye(len(W), dtype=W.dtype) - W
     radius = float(torch.linalg.eigvals(W.abs()).abs().max())
-    lam, m, best, Y = _search(A, _perron(W.abs(), radius))
+    lam, m, best, Y = _search(A, _averaged(_perron(W.abs(), radius), groups), groups)
     holds = m > 0
     return WellPosedness(
         holds=holds,
@@ -93,7 +102,15 @@ def well_posed(net: Certifiable | Weights | Tensor) -> WellPosedness:
     )
 
 
-def _search(A: Tensor, start: Tensor) -> tuple[Tensor, float, float, Tensor]:
+def _averaged(lam: Tensor, groups: Tensor | None) -> Tensor:
+    """The geometric mean of a metric on every block."""
+    if groups is None:
+        return lam
+    means = lam.new_zeros(int(groups.max()) + 1).scatter_reduce(0, groups, lam.log(), "mean", include_self=False)
+    return means.exp()[groups]
+
+
+def _search(A: Tensor, start: Tensor, groups: Tensor | None) -> tuple[Tensor, float, float, Tensor]:
     """The metric with the largest m, as far as it is needed; an upper bound on m, and the Y that proves the bound.
 
     The method of centres: for a shift s < m(lam), minimise -log det(Lam (A - s I) + its transpose) + sum(lam / r), r
@@ -101,8 +118,9 @@ def _search(A: Tensor, start: Tensor) -> tuple[Tensor, float, float, Tensor]:
     is known to be at most zero. It begins at I or at `start`, whichever is better.
     """
     identity = torch.eye(len(A), dtype=A.dtype)
-    lowest = int(A.diagonal().argmin())
-    bound, Y = float(A[lowest, lowest]), torch.outer(identity[lowest], identity[lowest])
+    quotients = _traces(A, groups) / _traces(identity, groups)
+    lowest = torch.arange(len(A)) if groups is None else groups
+    bound, Y = float(quotients.min()), torch.diag((lowest == quotients.argmin()).to(A.dtype))
     m, lam = max(((_monotonicity(A, lam), lam) for lam in (torch.ones_like(start), start)), key=lambda pair: pair[0])
     centre = lam
     size = float(torch.linalg.matrix_norm(_scaled(A, lam), 2))
@@ -110,11 +128,11 @@ def _search(A: Tensor, start: Tensor) -> tuple[Tensor, float, float, Tensor]:
     for _ in range(_STAGES):
         if m >= _ENOUGH * bound or bound <= 0 or bound - m <= _SHARP * size:
             break
-        found = _centre(A - shift * identity, centre)
+        found = _centre(A - shift * identity, centre, groups)
         if found is None:
             break
         centre, G = found
-        at_centre, restricted = _ceiling(A, G)
+        at_centre, restricted = _ceiling(A, G, groups)
         if at_centre < bound:
             bound, Y = at_centre, restricted
         reached = _monotonicity(A, centre)
@@ -124,23 +142,43 @@ def _search(A: Tensor, start: Tensor) -> tuple[Tensor, float, float, Tensor]:
     return lam, m, bound, Y
 
 
-def _ceiling(A: Tensor, G: Tensor) -> tuple[float, Tensor]:
+def _ceiling(A: Tensor, G: Tensor, groups: Tensor | None) -> tuple[float, Tensor]:
     """An upper bound on m over all metrics, and the Y >= 0 that proves it, from the inverse G at a centre.
 
-    No metric has m above max (A Y)_ii / Y_ii, i where Y_ii > 0. Y is G restricted to the units with its largest
-    diagonal entries, as many as give the least bound: where G_ii is small, the quotient says little.
+    No metric has m above max (A Y)_ii / Y_ii, i where Y_ii > 0; on blocks, both are summed over each block. Y is G
+    restricted to the units, or blocks, with its largest diagonal entries, as many as give the least bound: where G_ii
+    is small, the quotient says little.
     """
-    order = G.diagonal().argsort(descending=True)
-    sums = torch.cumsum((A * G)[order][:, order], dim=1)  # (A Y)_ii for Y restricted to the first 1, 2, .. units
-    quotients = sums / G.diagonal()[order][:, None]
+    products, sizes = _summed(A * G, groups), _traces(G, groups)
+    order = sizes.argsort(descending=True)
+    sums = torch.cumsum(products[order][:, order], dim=1)  # (A Y)_ii for Y restricted to the first 1, 2, .. units
+    quotients = sums / sizes[order][:, None]
     ceilings = quotients.masked_fill(torch.ones_like(sums).tril(-1).bool(), -torch.inf).amax(dim=0)
     chosen = order[: int(ceilings.argmin()) + 1]
+    if groups is not None:
+        chosen = torch.isin(groups, chosen).nonzero()[:, 0]
     Y = torch.zeros_like(G)
     Y[chosen[:, None], chosen] = G[chosen[:, None], chosen]
     return float(ceilings.min()), Y
 
 
-def _centre(B: Tensor, lam: Tensor) -> tuple[Tensor, Tensor] | None:
+def _summed(matrix: Tensor, groups: Tensor | None) -> Tensor:
+    """A matrix with its entries summed over pairs of blocks."""
+    if groups is None:
+        return matrix
+    count = int(groups.max()) + 1
+    rows = matrix.new_zeros(count, len(matrix)).index_add(0, groups, matrix)
+    return matrix.new_zeros(count, count).index_add(1, groups, rows)
+
+
+def _traces(G: Tensor, groups: Tensor | None) -> Tensor:
+    """The diagonal of a matrix, summed over each block."""
+    if groups is None:
+        return G.diagonal()
+    return G.new_zeros(int(groups.max()) + 1).index_add(0, groups, G.diagonal())
+
+
+def _centre(B: Tensor, lam: Tensor, groups: Tensor | None) -> tuple[Tensor, Tensor] | None:
     """The minimiser of -log det(Lam B + B' Lam) + sum(lam / r), r = lam at the start, and the inverse there.
 
     None where rounding has taken the start out of the feasible set.
@@ -153,7 +191,7 @@ def _centre(B: Tensor, lam: Tensor) -> tuple[Tensor, Tensor] | None:
         G = torch.cholesky_inverse(factor)
         Y = G @ B.T
         hessian = 2 * (G * (B @ Y) + Y * Y.T)
-        step, decrement = newton_direction(pull - 2 * Y.diagonal(), hessian)
+        step, decrement = grouped_direction(pull - 2 * Y.diagonal(), hessian, groups)
         if not decrement > _CENTRED:
             break
         length, found = 1.0, False

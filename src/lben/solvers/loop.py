@@ -101,13 +101,13 @@ def newton_step(problem: Problem, z: Tensor) -> Tensor:
     """-(I - J W)^-1 (z - sigma(W z + b)), a dense solve for each sample; NaN where I - J W is singular."""
     v = problem.operator.affine(z, problem.b)
     defect = z - problem.activation(v)
-    slope = problem.activation.derivative(v)
+    jacobian = problem.activation.gain(v)
     W = problem.operator.matrix()
     identity = torch.eye(W.shape[0], dtype=W.dtype, device=W.device)
     rows = max(1, _NEWTON_ENTRIES // W.numel())
     steps = []
-    for j, r in zip(torch.split(slope, rows), torch.split(defect, rows), strict=True):
-        step, info = torch.linalg.solve_ex(identity - j[:, :, None] * W, -r)
+    for chunk in torch.arange(len(v), device=v.device).split(rows):
+        step, info = torch.linalg.solve_ex(identity - jacobian.rows(chunk).times(W), -defect[chunk])
         steps.append(torch.where(info[:, None] == 0, step, torch.nan))
     return torch.cat(steps)
 
