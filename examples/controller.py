@@ -20,8 +20,8 @@ from torch import Tensor
 
 import lben
 
-STEPS, STEP, HIDDEN, ITERATIONS, BATCH = 50, 0.1, 24, 300, 64
-GAMMAS = (0.5, 1.0, 2.0, 4.0)
+STEPS, STEP, HIDDEN, ITERATIONS, BATCH = 30, 0.2, 24, 80, 32
+GAMMAS = (0.5, 1.0, 2.0)
 LIMITS = lben.Polyhedron(
     [[1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, 1, 1, 1.4, 1.4, 1.4, 1.4]
 )
@@ -31,7 +31,8 @@ FOLDER = Path("build")
 def controller(gamma: float) -> lben.LBEN:
     """From a state (position and velocity) to a push; the output is fixed to be the projected units."""
     activation = lben.Blocks([(lben.ReLU(), HIDDEN), (lben.Projection(LIMITS), 2)])
-    net = lben.LBEN(4, HIDDEN + 2, 2, gamma=gamma, epsilon=0.1, activation=activation).double()
+    net = lben.LBEN(4, HIDDEN + 2, 2, gamma=gamma, epsilon=0.1, activation=activation)
+    net.double().solver = lben.PeacemanRachford(tolerance=1e-3)
     with torch.no_grad():
         net.get_parameter("parameterization.Wo").copy_(torch.eye(HIDDEN + 2, dtype=torch.float64)[HIDDEN:])
         net.get_parameter("parameterization.by").zero_()
@@ -64,11 +65,12 @@ def starts(count: int, seed: int) -> Tensor:
 def train(gamma: float) -> lben.LBEN:
     torch.manual_seed(0)
     net = controller(gamma)
-    optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=1e-2)
+    optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=2e-2)
     for iteration in range(ITERATIONS):
         optimizer.zero_grad()
         cost(*simulate(net, starts(BATCH, 1 + iteration))).backward()
         optimizer.step()
+    net.solver = lben.PeacemanRachford(tolerance=1e-8)
     return net.eval()
 
 
@@ -106,14 +108,14 @@ def main() -> None:
     for gamma in GAMMAS:
         net = train(gamma)
         with torch.no_grad():
-            states, pushes = simulate(net, starts(500, 0))
+            states, pushes = simulate(net, starts(200, 0))
         certificate = lben.tightest_bound(net)
         assert certificate.gamma is not None
         assert bool(LIMITS.contains(pushes).all())
         nets.append(net)
         costs.append(float(cost(states, pushes)))
         bounds.append(certificate.gamma)
-        slopes.append(lben.lipschitz_lower_bound(net, starts(200, 0), restarts=8, steps=50).value)
+        slopes.append(lben.lipschitz_lower_bound(net, starts(100, 0), restarts=4, steps=20).value)
         print(f"gamma {gamma:g}: cost {costs[-1]:.3f}, {certificate}, shown {slopes[-1]:.3f}")
     draw(nets[-1], costs, bounds, slopes)
 

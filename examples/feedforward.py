@@ -57,7 +57,7 @@ def measure(module: nn.Module, x: Tensor) -> tuple[float, float, float]:
     net = lben.from_sequential(module)
     tight = lben.tightest_bound(net).gamma
     assert tight is not None
-    return product_of_norms(module), tight, lben.lipschitz_lower_bound(net, x, restarts=8, steps=100).value
+    return product_of_norms(module), tight, lben.lipschitz_lower_bound(net, x, restarts=4, steps=40).value
 
 
 def draw(rows: dict[str, list[tuple[float, float, float]]]) -> None:
@@ -88,7 +88,7 @@ def main() -> None:
             module = build(depth, residual=residual)
             train(module, x, y)
             error = float((module(pixels(data.test_images)).argmax(dim=-1) != data.test_labels).double().mean())
-            rows[name].append(measure(module.eval(), x[:200]))
+            rows[name].append(measure(module.eval(), x[:100]))
             product, tight, below = rows[name][-1]
             print(f"{name}, {depth}: error {error:.3f}, product {product:.2f}, tightest {tight:.2f}, below {below:.2f}")
     draw(rows)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import lben
 from lben.gains import Jacobian
+from lben.polyhedron import Faces, active_constraints
 from lben.solvers.base import Problem
 from lben.solvers.loop import newton_step
 from tests.problems import SOLVERS, biases, name, operator
@@ -119,7 +120,7 @@ def test_a_gain_is_a_linear_activation(activation: lben.Activation) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 10**6))
+@given(st.integers(1, 16), st.integers(1, 6), st.integers(0, 10**6))
 def test_projection_onto_any_polyhedron_satisfies_its_optimality_conditions(rows: int, size: int, seed: int) -> None:
     """z is feasible, and v - z lies in the cone of the normals that are active there, by least squares."""
     from scipy.optimize import nnls
@@ -143,6 +144,20 @@ def test_projection_onto_a_polyhedron_is_that_of_a_general_solver() -> None:
         constraints = [np.array(polyhedron.C) @ z <= np.array(polyhedron.d)]
         cp.Problem(cp.Minimize(cp.sum_squares(z - v.numpy())), constraints).solve(solver=cp.CLARABEL)
         assert torch.allclose(polyhedron.project(v), torch.as_tensor(z.value), atol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (5, 2), (8, 3)])
+def test_looking_through_all_faces_finds_the_active_constraints(rows: int, size: int) -> None:
+    """The two ways to the active constraints agree, wherever both are open."""
+    for seed in range(10):
+        C, d = random_polyhedron(rows, size, seed)._constraints
+        v = 4 * points(30, seed)[:, :size]
+        faces = Faces.of(C, d)
+        assert faces is not None
+        chosen, missed = faces.choose(C, d, v)
+        assert not bool(missed.any())
+        assert torch.equal(chosen, active_constraints(C, d, v)[0])
+    assert Faces.of(torch.eye(13, dtype=torch.float64), torch.ones(13, dtype=torch.float64)) is None
 
 
 def test_degenerate_polyhedra() -> None:
@@ -209,7 +224,7 @@ def test_gradients_of_equilibria(activation: lben.Activation) -> None:
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=name)
 def test_every_solver_finds_the_same_equilibrium(solver: lben.Solver) -> None:
-    activation = ACTIVATIONS[-1]
+    activation = lben.Blocks([(lben.Tanh(), 1), (lben.Softmax(2), 2), (lben.Projection(lben.Ball(3)), 3)])
     net = network(activation).eval()
     x = points(5)[:, :4]
     net.solver = replace(solver, tolerance=1e-9)
@@ -276,6 +291,7 @@ def test_blocks_can_fail_where_units_alone_would_not() -> None:
     net = lben.UnconstrainedEN.from_weights(weights, activation=lben.Softmax(2))
     found = lben.well_posed(net)
     assert not found.holds
+    assert not lben.well_posed(W, activation=lben.Softmax(2)).holds
     assert found.witness is not None
     assert float(torch.linalg.eigvalsh(found.witness)[0]) >= -1e-12
     assert float(((eye - W) @ found.witness).trace()) <= 1e-12
@@ -342,6 +358,16 @@ def test_bad_input_is_named(call: Callable[[], object], words: str) -> None:
     with pytest.raises(lben.InvalidInput, match=words) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_scalars_side_by_side_are_per_unit() -> None:
+    blocks = lben.Blocks([(lben.ReLU(), 2), (lben.Tanh(), 4)])
+    units = lben.PerUnit([lben.ReLU()] * 2 + [lben.Tanh()] * 4)
+    one, other = network(blocks).eval(), network(units).eval()
+    x = points(5)[:, :4]
+    assert torch.allclose(one(x), other(x), atol=1e-12)
+    assert lben.tightest_bound(one).gamma == lben.tightest_bound(other).gamma
+    assert lben.lipschitz_lower_bound(one, x, restarts=2, steps=2).value > 0
 
 
 def test_networks_that_need_no_common_metric_change_activations_freely() -> None:

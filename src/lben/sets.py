@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lben import checks
 from lben.errors import InvalidInput
-from lben.polyhedron import active_constraints, masked
+from lben.polyhedron import Faces, active_constraints, masked
 
 _CLOSE = 1e-9  # what counts as inside, since points on the boundary are rounded
 
@@ -177,11 +177,19 @@ class Polyhedron(ConvexSet):
         length = torch.linalg.vector_norm(C, dim=1)
         return C / length[:, None], d / length
 
+    @cached_property
+    def _faces(self) -> Faces | None:
+        return Faces.of(*self._constraints)
+
     def _active(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows of v in double precision, C, d and the active constraints of each row."""
         rows = v.reshape(-1, self.size).double()
         C, d = (part.to(v.device) for part in self._constraints)
-        active, _ = active_constraints(C, d, rows.detach())
+        if self._faces is None:
+            return rows, C, d, active_constraints(C, d, rows.detach())[0]
+        active, missed = self._faces.to(v.device).choose(C, d, rows.detach())
+        if bool(missed.any()):
+            active[missed] = active_constraints(C, d, rows.detach()[missed])[0]
         return rows, C, d, active
 
     def project(self, v: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lben import checks
-from lben.activations import Activation
+from lben.activations import Activation, PerUnit, Scalar
 from lben.certify.certificate import Certifiable, Domain
 from lben.certify.explicit import ExplicitNetwork
 from lben.certify.numerics import undisturbed
@@ -125,7 +125,7 @@ class _Search:
     def _steep(self, restarts: int) -> Tensor:
         """Inputs of steep linear pieces, in the coordinates of the search; fewer of them for wide networks."""
         w, normalize = self.explicit.weights, self.explicit.network.normalize
-        if self.explicit.network.activation.block_size > 1 or self.explicit.subject.groups is not None:
+        if not isinstance(self.explicit.network.activation, Scalar | PerUnit):
             return w.U.new_zeros(0, w.in_features)  # the search changes the slopes of single units
         if normalize is not None:
             scaled = w.U / normalize.std

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lben import checks
+from lben.activations import Activation, ReLU, check_activation
 from lben.certify.barrier import grouped_direction
 from lben.certify.certificate import Certifiable, Subject
 from lben.certify.numerics import undisturbed
@@ -72,11 +73,16 @@ class WellPosedness:
 
 
 @undisturbed
-def well_posed(net: Certifiable | Weights | Tensor) -> WellPosedness:
-    """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, weights or a network."""
+def well_posed(net: Certifiable | Weights | Tensor, *, activation: Activation | None = None) -> WellPosedness:
+    """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, weights or a network.
+
+    `activation` is for W and bare weights; it matters only where units act in blocks, on which a metric is constant.
+    """
     if isinstance(net, Tensor):
-        return search_metric(_square(net), None)
-    subject = Subject.of(net)
+        W = _square(net)
+        sigma = ReLU() if activation is None else check_activation(activation, len(W))
+        return search_metric(W, sigma.groups(len(W)))
+    subject = Subject.of(net, activation)
     return search_metric(subject.weights.W, subject.groups)
 
 
