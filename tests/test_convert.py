@@ -154,17 +154,14 @@ def test_a_linear_network_has_its_norm_as_bound() -> None:
 
 
 def test_what_passes_a_residual_block_is_not_bounded_as_a_slope() -> None:
-    """x + f(x) with a tiny f has a bound of almost one; as slopes in [0, 1] its linear path alone would cost more."""
-    torch.manual_seed(0)
-    blocks = [lben.Residual(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 4)) for _ in range(3)]
-    module = nn.Sequential(*blocks).double()
+    """x - 2 relu(x) = -|x| has slope one, and that is the bound; with x as a slope in [0, 1] it would be two."""
+    first, last = nn.Linear(3, 3).double(), nn.Linear(3, 3).double()
     with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.mul_(1e-2)
-    net = lben.from_sequential(module)
-    gamma = tightest(net)
-    assert 1 <= gamma <= math.prod(1 + product_of_norms(block) for block in blocks)
-    assert tightest(net.weights()) > 1.02 * gamma  # bare weights: ReLU for every unit
+        first.weight.copy_(torch.eye(3))
+        last.weight.copy_(-2 * torch.eye(3))
+    net = lben.from_sequential(nn.Sequential(lben.Residual(first, nn.ReLU(), last)))
+    assert tightest(net) == pytest.approx(1, rel=1e-5)
+    assert tightest(net.weights()) == pytest.approx(2, rel=1e-5)  # bare weights: ReLU for every unit
 
 
 def test_convolutions_and_pools_are_folded() -> None:
