@@ -20,7 +20,7 @@ from torch import Tensor
 
 import lben
 
-STEPS, STEP, HIDDEN, ITERATIONS, BATCH = 30, 0.2, 24, 80, 32
+STEPS, STEP, HIDDEN, ITERATIONS, BATCH = 30, 0.2, 24, 60, 32
 GAMMAS = (0.5, 1.0, 2.0)
 LIMITS = lben.Polyhedron(
     [[1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, 1, 1, 1.4, 1.4, 1.4, 1.4]
