@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo pendulum test test-slow lint types bench clean
+.PHONY: help demo pendulum feedforward controller test test-slow lint types bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,6 +20,12 @@ demo: $(READY)  ## train a bounded and an unbounded network on embedded MNIST an
 
 pendulum: $(READY)  ## learn a pendulum by a contracting and by a free neural ODE, and draw docs/pendulum.png
 	$(BIN)/python examples/pendulum.py
+
+feedforward: $(READY)  ## certify plain and residual networks of growing depth, and draw docs/feedforward.png
+	$(BIN)/python examples/feedforward.py
+
+controller: $(READY)  ## train a controller that cannot break its limits, and draw docs/controller.png
+	$(BIN)/python examples/controller.py
 
 test: $(READY)  ## run the tests, in two processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'

@@ -10,8 +10,6 @@ are certified and attacked; build/demo.png and build/demo.json show the outcome.
 from __future__ import annotations
 
 import copy
-import json
-import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 
 import matplotlib as mpl
 import torch
+from recording import record
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -208,12 +207,6 @@ def draw(found: list[Robustness], path: Path) -> None:
     plt.close(figure)
 
 
-def save(found: list[Robustness], path: Path) -> None:
-    """What the picture shows, with what made it."""
-    made_by = {"command": "make demo", "seed": SEED, "torch": torch.__version__, "Python": platform.python_version()}
-    path.write_text(json.dumps({**made_by, "sizes": SIZES, "networks": [vars(o) for o in found]}, indent=1) + "\n")
-
-
 def main() -> None:
     console = Console()
     data = embedded_mnist()
@@ -247,7 +240,7 @@ def main() -> None:
     show_robustness(found, console)
     FOLDER.mkdir(exist_ok=True)
     draw(found, FOLDER / "demo.png")
-    save(found, FOLDER / "demo.json")
+    record(FOLDER / "demo.json", "make demo", SEED, sizes=SIZES, networks=[vars(o) for o in found])
     console.print(f"The picture is {FOLDER / 'demo.png'}, its numbers {FOLDER / 'demo.json'}.")
     broken = [o.name for o in outcomes if o.gamma is not None and o.slope > o.gamma]
     broken += [o.name for o in found if o.slope > o.bound or any(map(float.__gt__, o.attacked, o.certified))]

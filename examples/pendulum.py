@@ -11,14 +11,13 @@ and of torch.nn.init for tanh it happened to converge as well.) docs/pendulum.pn
 
 from __future__ import annotations
 
-import json
-import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
 import torch
+from recording import record
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -158,10 +157,8 @@ def draw(found: list[Outcome], path: Path) -> None:
     plt.close(figure)
 
 
-def save(found: list[Outcome], path: Path) -> None:
-    """The numbers behind the picture, with what made them."""
-    versions = {"torch": torch.__version__, "Python": platform.python_version()}
-    rows = [
+def summary(found: list[Outcome]) -> list[dict[str, object]]:
+    return [
         {
             "name": o.name,
             "test error": o.error,
@@ -171,7 +168,6 @@ def save(found: list[Outcome], path: Path) -> None:
         }
         for o in found
     ]
-    path.write_text(json.dumps({"command": "make pendulum", "seed": SEED, **versions, "models": rows}, indent=1) + "\n")
 
 
 def free_network() -> lben.UnconstrainedEN:
@@ -199,7 +195,7 @@ def main() -> None:
     for o in found:
         console.print(f"[bold]{o.name}[/]: {o.certificate}", highlight=False)
     draw(found, FOLDER / "pendulum.png")
-    save(found, FOLDER / "pendulum.json")
+    record(FOLDER / "pendulum.json", "make pendulum", SEED, models=summary(found))
     console.print(f"The picture is {FOLDER / 'pendulum.png'}.")
     kept = found[0]
     if kept.rate is None or float(kept.spread[-1]) > torch.exp(torch.tensor(-kept.rate * LONG)).item() * 1.01:

@@ -23,6 +23,7 @@ from lben.certify.lower import LowerBound, lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
 from lben.certify.sdp import tightest_bound
 from lben.certify.wellposed import WellPosedness, well_posed
+from lben.convert import Residual, from_sequential
 from lben.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
 from lben.convweights import ConvWeights, Geometry, Metric
 from lben.errors import (
@@ -38,12 +39,16 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.files import load, save
-from lben.networks import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
+from lben.layered import LayeredNetwork
+from lben.multivariable import Blocks, GroupSoftThreshold, Projection, Softmax
+from lben.networks import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
 from lben.normalize import Normalize
 from lben.ode import ODE, ContractingODE
+from lben.sets import Ball, Box, Polyhedron, Simplex
 from lben.solvers import (
     FISTA,
     Anderson,
+    BackSubstitution,
     DouglasRachford,
     Extragradient,
     ForwardBackward,
@@ -65,7 +70,11 @@ __all__ = [
     "Arctan",
     "Attack",
     "AttackMethod",
+    "BackSubstitution",
+    "Ball",
+    "Blocks",
     "BoundNotMet",
+    "Box",
     "Certificate",
     "CertifiedAccuracy",
     "CertifiedRadius",
@@ -85,12 +94,14 @@ __all__ = [
     "ForwardBackward",
     "FrequencyTest",
     "Geometry",
+    "GroupSoftThreshold",
     "HardTanh",
     "Identity",
     "IncrementalGain",
     "InvalidActivation",
     "InvalidFile",
     "InvalidInput",
+    "LayeredNetwork",
     "LbenError",
     "LeakyReLU",
     "Lengths",
@@ -103,11 +114,17 @@ __all__ = [
     "NotWellPosed",
     "PeacemanRachford",
     "PerUnit",
+    "Polyhedron",
+    "Projection",
     "ReLU",
+    "Residual",
     "Sigmoid",
+    "Simplex",
+    "Softmax",
     "Softplus",
     "Solution",
     "Solver",
+    "Start",
     "Tanh",
     "UnconstrainedEN",
     "Weights",
@@ -118,6 +135,7 @@ __all__ = [
     "certify",
     "contraction",
     "frequency_test",
+    "from_sequential",
     "incremental_gain",
     "lipschitz_lower_bound",
     "load",

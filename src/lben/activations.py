@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,6 +27,9 @@ from lben.proximal import (
     refuse_slope,
     sampled_domain,
 )
+
+if TYPE_CHECKING:
+    from lben.jacobians import Jacobian
 
 __all__ = [
     "ELU",
@@ -53,6 +57,12 @@ class Activation(ABC):
     own_prox: bool = False
     """Whether prox^alpha is sigma for every alpha; its slopes are then 0 and 1 alone."""
 
+    rounding: float = 16
+    """How many units of rounding of the largest of its terms may be lost in sigma(v); a generous allowance."""
+
+    block_size: int = 1
+    """How many units act together; their number must be a multiple of it."""
+
     linear: bool | tuple[bool, ...] = False
     """Whether sigma(v) = v, for all units or unit by unit: certificates then need no bound on its slope."""
 
@@ -62,7 +72,7 @@ class Activation(ABC):
 
     @abstractmethod
     def derivative(self, v: Tensor) -> Tensor:
-        """sigma'(v) at the pre-activation v; zero from the left at a kink."""
+        """sigma'(v) at the pre-activation v; zero from the left at a kink. Where units act together, see `gain`."""
 
     @abstractmethod
     def potential(self, z: Tensor) -> Tensor:
@@ -80,6 +90,19 @@ class Activation(ABC):
         """u -> 2*prox^alpha_f(u) - u, the Cayley operator of the subdifferential of f."""
         return lambda u: 2 * self.prox(u, alpha) - u
 
+    def gain(self, v: Tensor) -> Jacobian:
+        """The Jacobian of sigma at v, as a linear activation, for v of shape (batch, n)."""
+        from lben.jacobians import Gain
+
+        return Gain(self.derivative(v), self.own_prox)
+
+    def groups(self, units: int) -> Tensor | None:
+        """The number of the block that each unit belongs to, where units act together; None where each acts alone.
+
+        Lambda must be constant on every block, or Conditions `W` and `lipschitz` prove nothing.
+        """
+        return None
+
     def rows(self, index: Tensor) -> Activation:
         """The activation of some samples of a batch: itself, unless it differs between samples."""
         return self
@@ -91,6 +114,8 @@ def check_activation(activation: Activation, units: int) -> Activation:
         raise InvalidInput(f"activation must be one of lben's, such as lben.ReLU(), not {activation!r}.")
     if activation.units not in (None, units):
         raise InvalidInput(f"{activation.units} activations were given for {units} units.")
+    if units % activation.block_size:
+        raise InvalidInput(f"{units} units cannot be divided into the blocks of {activation!r}.")
     return activation
 
 

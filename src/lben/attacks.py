@@ -182,7 +182,7 @@ def _target(net: Certifiable | Weights | ConvWeights, explicit: ExplicitNetwork)
     Where no equilibrium is found the gradient may be no number; an attack then stays where it is.
     """
     target = copy.deepcopy(net) if isinstance(net, BaseNetwork) else explicit.network
-    target.solver = replace(target.solver, on_failure="warn")
+    target.solver = replace(explicit.suitable(target.solver), on_failure="warn")
     target.register_forward_pre_hook(_with_finite_gradient)
     return target.eval().requires_grad_(False)
 

@@ -72,7 +72,9 @@ class BaseNetwork(nn.Module, ABC):
 
     @activation.setter
     def activation(self, activation: Activation) -> None:
-        self._activation = check_activation(activation, self.hidden_features)
+        check_activation(activation, self.hidden_features)
+        self.parameterization.check_groups(activation.groups(self.hidden_features))
+        self._activation = activation
 
     @property
     def solver(self) -> Solver:

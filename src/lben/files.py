@@ -15,29 +15,41 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from lben import activations, solvers
+from lben import activations, multivariable, sets, solvers
 from lben.activations import Activation, Elementwise, PerUnit, Scalar
 from lben.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
 from lben.equilibrium import BaseNetwork
 from lben.errors import InvalidFile, InvalidInput
+from lben.layered import LayeredNetwork
+from lben.multivariable import Blocks, Multivariable, Projection
 from lben.networks import LBEN, MON, UnconstrainedEN
 from lben.normalize import Normalize
 from lben.ode import ContractingODE
 from lben.solvers import Anderson, Solver
+from lben.weights import Weights
 
 FORMAT = 1
-Dense = LBEN | MON | UnconstrainedEN | ContractingODE
-_DENSE: dict[str, type[Dense]] = {c.__name__: c for c in (LBEN, MON, UnconstrainedEN, ContractingODE)}
-_CONVOLUTIONAL: dict[str, type[ConvLBEN | ConvMON | ConvUnconstrainedEN]] = {
-    c.__name__: c for c in (ConvLBEN, ConvMON, ConvUnconstrainedEN)
+Made = LBEN | MON | UnconstrainedEN | ContractingODE | ConvLBEN | ConvMON | ConvUnconstrainedEN
+Saved = Made | LayeredNetwork
+_IMAGES = ("kernel_size", "pool", "padding")
+_OPTIONS: dict[type[Made], tuple[str, ...]] = {  # of each network, beyond what all have
+    LBEN: ("gamma",),
+    MON: (),
+    UnconstrainedEN: (),
+    ContractingODE: ("rate", "gamma"),
+    ConvLBEN: (*_IMAGES, "gamma", "metric"),
+    ConvMON: _IMAGES,
+    ConvUnconstrainedEN: _IMAGES,
 }
-Saved = Dense | ConvLBEN | ConvMON | ConvUnconstrainedEN
+_NETWORKS: dict[str, type[Saved]] = {c.__name__: c for c in (*_OPTIONS, LayeredNetwork)}
+_SETS = {c.__name__: c for c in (sets.Box, sets.Ball, sets.Simplex, sets.Polyhedron)}
+_ABSTRACT = (Elementwise, Scalar, Multivariable)
 
 
 def save(net: BaseNetwork, path: str | os.PathLike[str]) -> None:
     """Write a network to a file: to a temporary one first, so that no half of it is ever left."""
-    if type(net) not in (*_DENSE.values(), *_CONVOLUTIONAL.values()):
-        raise InvalidInput(f"lben.save writes {', '.join(_DENSE | _CONVOLUTIONAL)}, not {type(net).__name__}.")
+    if type(net) not in _NETWORKS.values():
+        raise InvalidInput(f"lben.save writes {', '.join(_NETWORKS)}, not {type(net).__name__}.")
     write_tensors(path, "lben", _describe(net), net.state_dict())
 
 
@@ -159,36 +171,19 @@ def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> Saved:
     solver = _build_solver(description["solver"])
     sizes = description["normalize"]
     normalize = None if sizes is None else Normalize(torch.zeros(sizes[0]), torch.ones(sizes[1]))
-    make = _build_convolutional if description["network"] in _CONVOLUTIONAL else _build_dense
-    net = make(description, activation, solver, normalize)
+    cls = _NETWORKS[description["network"]]
+    if issubclass(cls, LayeredNetwork):
+        stored = {name: tensors[f"parameterization.{name}"] for name in ("W", "U", "bz", "Wo", "by", "lam")}
+        net: Saved = cls(Weights(**stored, gamma=description["gamma"]), activation, normalize)
+        net.solver = solver
+    else:
+        shape: list[Any] = [tuple(size) if isinstance(size, list) else size for size in description["sizes"]]
+        options: dict[str, Any] = {name: description[name] for name in _OPTIONS[cls]}
+        options |= {"activation": activation, "solver": solver, "normalize": normalize}
+        net = cls(*shape, **options)
     net.to(getattr(torch, description["dtype"]))
     net.load_state_dict(tensors)
     return net
-
-
-def _build_dense(
-    description: dict[str, Any], activation: Activation, solver: Solver, normalize: Normalize | None
-) -> Saved:
-    cls, sizes = _DENSE[description["network"]], description["sizes"]
-    if issubclass(cls, LBEN):
-        gamma = description["gamma"]
-        return cls(*sizes, gamma=gamma, activation=activation, solver=solver, normalize=normalize)
-    if issubclass(cls, ContractingODE):
-        rate, gamma = description["rate"], description["gamma"]
-        return cls(*sizes, rate=rate, gamma=gamma, activation=activation, solver=solver, normalize=normalize)
-    return cls(*sizes, activation=activation, solver=solver, normalize=normalize)
-
-
-def _build_convolutional(
-    description: dict[str, Any], activation: Activation, solver: Solver, normalize: Normalize | None
-) -> Saved:
-    cls = _CONVOLUTIONAL[description["network"]]
-    shape, channels, outputs = description["sizes"]
-    options: dict[str, Any] = {name: description[name] for name in ("kernel_size", "pool", "padding")}
-    options |= {"activation": activation, "solver": solver, "normalize": normalize}
-    if issubclass(cls, ConvLBEN):
-        options |= {name: description[name] for name in ("gamma", "metric")}
-    return cls(tuple(shape), channels, outputs, **options)
 
 
 def _describe_activation(activation: Activation) -> dict[str, Any]:
@@ -198,10 +193,17 @@ def _describe_activation(activation: Activation) -> dict[str, Any]:
             "keep its state_dict, and make the network again with the same activation."
         )
     name = type(activation).__name__
-    if getattr(activations, name, None) is not type(activation):
+    if getattr(multivariable, name, getattr(activations, name, None)) is not type(activation):
         raise InvalidInput(f"lben.save writes the activations of lben, not {activation!r}.")
     if isinstance(activation, PerUnit):
         return {"name": name, "activations": [_describe_activation(a) for a in activation.activations]}
+    if isinstance(activation, Blocks):
+        return {"name": name, "parts": [[_describe_activation(part), width] for part, width in activation.parts]}
+    if isinstance(activation, Projection):
+        kind = type(activation.set)
+        if getattr(sets, kind.__name__, None) is not kind:
+            raise InvalidInput(f"lben.save writes projections onto the sets of lben, not {activation.set!r}.")
+        return {"name": name, "set": {"name": kind.__name__, **asdict(activation.set)}}  # type: ignore[call-overload]
     return {"name": name, **asdict(activation)}  # type: ignore[call-overload]
 
 
@@ -211,8 +213,14 @@ def _build_activation(description: dict[str, Any]) -> Activation:
     if name == "PerUnit":
         parts = [_build_activation(part) for part in options["activations"]]
         return PerUnit([part for part in parts if isinstance(part, Scalar)])
-    cls = getattr(activations, name) if name in activations.__all__ else None
-    if not (isinstance(cls, type) and issubclass(cls, Scalar)) or cls in (Elementwise, Scalar):
+    if name == "Blocks":
+        return Blocks([(_build_activation(part), width) for part, width in options["parts"]])
+    if name == "Projection":
+        found = dict(options["set"])
+        return Projection(_SETS[found.pop("name")](**found))
+    room = multivariable if name in multivariable.__all__ else activations
+    cls = getattr(room, name) if name in room.__all__ else None
+    if not (isinstance(cls, type) and issubclass(cls, Scalar | Multivariable)) or cls in _ABSTRACT:
         raise InvalidFile(f"there is no activation {name!r}")
     return cls(**options)
 

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import Activation
-from lben.gain import Gain
 from lben.implicit import Known, equilibrium
 from lben.operators import DenseOperator
 from lben.parameterize import Direct, DirectW, Monotone
@@ -82,8 +81,7 @@ class _FusedEquilibrium(torch.autograd.Function):
         if torch.is_grad_enabled():
             return *_differentiable_grads(ctx, grads[0]), None
         layer = trace.layer
-        slope = layer.activation.derivative(trace.v)
-        adjoint = Problem(trace.operator.transpose(), Gain(slope, layer.activation.own_prox), grads[0])
+        adjoint = Problem(trace.operator.transpose(), layer.activation.gain(trace.v), grads[0])
         burst = trace.iterations if layer.solver.backward is None else None
         q = solve(layer.solver.adjoint, adjoint, on_failure=layer.on_failure, first_burst=burst).z
         grad_V, grad_N, grad_d, grad_U, grad_Wo = trace.direct.pullback(q.T @ z, V, U, Wo, layer.gamma)
@@ -123,7 +121,7 @@ def fused_equilibrium(
     Shapes: x (batch, d), bias (batch, n) or None, z (batch, n).
     """
     p = parameterization
-    d = getattr(p, "d", None)
+    d = p.exponents()
     layer = _Layer(p.gamma, p.epsilon, activation, solver, on_failure)
     z: Tensor = _FusedEquilibrium.apply(x, bias, p.V, p.N, d, p.U, p.Wo, p.bz, layer)  # type: ignore[no-untyped-call]
     return z

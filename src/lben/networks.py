@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
-from lben.activations import Activation, ReLU
+from lben import checks
+from lben.activations import Activation, ReLU, check_activation
 from lben.equilibrium import BaseNetwork, rows
 from lben.errors import InvalidInput
 from lben.fused import fused_equilibrium
+from lben.nearest import choose_metric, nearest_weights
 from lben.normalize import Normalize
 from lben.parameterize import LipschitzBounded, Monotone, Parameterization, Unconstrained, WellPosed
 from lben.solvers.base import Solver
@@ -70,9 +74,12 @@ class LBEN(EquilibriumNetwork):
         solver: Solver | None = None,
         normalize: Normalize | None = None,
     ) -> None:
-        sizes = (in_features, hidden_features, out_features)
+        sizes = (in_features, checks.count("hidden_features", hidden_features), out_features)
+        groups = check_activation(activation, hidden_features).groups(hidden_features)
         super().__init__(
-            WellPosed(*sizes, epsilon) if gamma is None else LipschitzBounded(*sizes, gamma, epsilon),
+            WellPosed(*sizes, epsilon, groups=groups)
+            if gamma is None
+            else LipschitzBounded(*sizes, gamma, epsilon, groups=groups),
             activation,
             solver,
             normalize,
@@ -103,6 +110,57 @@ class LBEN(EquilibriumNetwork):
             normalize=normalize,
         )
         return net._assign(weights)
+
+    @classmethod
+    def initialize_from(
+        cls,
+        weights: Weights,
+        gamma: float | None = None,
+        *,
+        lam: Tensor | None = None,
+        epsilon: float | None = None,
+        activation: Activation = ReLU(),  # noqa: B008
+        solver: Solver | None = None,
+        normalize: Normalize | None = None,
+    ) -> Start:
+        """An LBEN of bound gamma, to train on, from the admissible weights that are nearest to the given ones.
+
+        Nearest in the norm of `nearest_weights` and for a fixed metric: `lam` if given; else the one the weights carry,
+        if they carry a gamma too; else that of their tightest bound. Admissible weights leave a room of 2 epsilon, of
+        which V keeps a half, so that training can move in every direction; epsilon is a hundredth of the median entry
+        of the metric unless given. With gamma None, W alone may have to move.
+        """
+        sizes_of(weights)
+        if gamma is not None:
+            checks.positive("gamma", gamma)
+        free = weights.detach().validate().to(torch.float64).to("cpu")
+        groups = check_activation(activation, free.hidden_features).groups(free.hidden_features)
+        metric = choose_metric(free, groups) if lam is None else checks.floating("lam", lam).detach()
+        free = replace(free, lam=metric.to("cpu", torch.float64))
+        epsilon = 1e-2 * float(free.validate().metric().median()) if epsilon is None else epsilon
+        found = nearest_weights(free, gamma, 2 * checks.positive("epsilon", epsilon))
+        net = cls.from_weights(
+            replace(found.weights, gamma=gamma).to(weights.W.dtype).to(weights.W.device),
+            gamma=gamma,
+            epsilon=epsilon,
+            activation=activation,
+            solver=solver,
+            normalize=normalize,
+        )
+        return Start(net, found.distance, found.relative)
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A network to train, and how far its weights are from those it was made from.
+
+    distance: (|Lam dW|^2 + |Lam dU|^2 + |dWo|^2)^(1/2), Frobenius norms all, Lam the metric of the network.
+    relative: the same, divided by the norm of what was given, (Lam (I - W), Lam U, Wo).
+    """
+
+    net: LBEN
+    distance: float
+    relative: float
 
 
 class MON(EquilibriumNetwork):

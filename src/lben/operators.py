@@ -101,6 +101,14 @@ class Operator(ABC):
     """Whether there is a `cayley`."""
 
     @property
+    def layers(self) -> tuple[tuple[int, int], ...] | None:
+        """Where W is strictly block lower triangular, the first unit of each block and the first after it; else None.
+
+        No unit of a block reads from its own or a later one (for W', from its own or an earlier one).
+        """
+        return None
+
+    @property
     def lam(self) -> Tensor | None:
         """The metric in which this operator is monotone, shape (n,)."""
         lam = self.facts.lam
@@ -203,6 +211,17 @@ class _DenseFacts(Facts):
         return float(torch.linalg.matrix_norm(self.scaled, 2))
 
     @cached_property
+    def layers(self) -> tuple[tuple[int, int], ...] | None:
+        reads = torch.where(self.W != 0, torch.arange(len(self.W), device=self.W.device), -1)
+        starts = [0]
+        for unit, last in enumerate(reads.amax(dim=1).tolist()):
+            if last >= unit:
+                return None
+            if last >= starts[-1]:
+                starts.append(unit)
+        return tuple(zip(starts, [*starts[1:], len(self.W)], strict=True))
+
+    @cached_property
     def cocoercivity(self) -> float:
         inverse, info = torch.linalg.inv_ex(self.scaled)
         return float(torch.linalg.eigvalsh(inverse + inverse.T)[0]) / 2 if int(info) == 0 else -math.inf
@@ -246,6 +265,10 @@ class DenseOperator(Operator):
         other = object.__new__(DenseOperator)
         other.W, other.transposed, other._facts = W, transposed, self._facts
         return other
+
+    @property
+    def layers(self) -> tuple[tuple[int, int], ...] | None:
+        return self._facts.layers
 
     def matrix(self) -> Tensor:
         return self.W.T if self.transposed else self.W

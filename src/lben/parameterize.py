@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from lben import checks
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.operators import DenseOperator, Operator
-from lben.weights import Weights
+from lben.weights import Weights, check_constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +145,13 @@ class Form(nn.Module):
     def renew(self, kept: Operator, defining: list[Tensor]) -> Operator:
         """An operator that was made of equal tensors, with the history that these have."""
 
+    def check_groups(self, groups: Tensor | None) -> None:
+        """Refuse an activation in whose blocks the metric cannot be relied on to be constant."""
+        if groups is not None:
+            raise InvalidInput(
+                "This network needs an activation of single units: its metric may differ from one to the next."
+            )
+
 
 class Parameterization(Form):
     """A W that is a matrix."""
@@ -198,6 +205,10 @@ class Parameterization(Form):
     def metric(self) -> Tensor | None:
         return torch.ones_like(self.bz)
 
+    def exponents(self) -> Tensor | None:
+        """d for every unit, where Psi = diag(e^d) is not the identity."""
+        return None
+
     def monotonicity(self) -> float | None:
         """A cheap lower bound on m, the strong monotonicity of I - W in the metric; None if none is known."""
         return None
@@ -218,6 +229,9 @@ class Unconstrained(Parameterization):
         super().__init__(in_features, hidden_features, out_features)
         start = Monotone(in_features, hidden_features, out_features)
         self.W = nn.Parameter(start.hidden_weight().detach())
+
+    def check_groups(self, groups: Tensor | None) -> None:
+        """There is no metric."""
 
     def hidden_weight(self) -> Tensor:
         return self.W
@@ -242,6 +256,10 @@ class Explicit(Parameterization):
 
     def hidden_weight(self) -> Tensor:
         return self.W
+
+    def check_groups(self, groups: Tensor | None) -> None:
+        if self.lam is not None:
+            check_constant(self.lam, groups)
 
     def metric(self) -> Tensor | None:
         return self.lam
@@ -268,6 +286,9 @@ class Monotone(Parameterization):
 
     def hidden_weight(self) -> Tensor:
         return _direct(self.V, self.N, None, self.U, self.Wo, None, self.epsilon)
+
+    def check_groups(self, groups: Tensor | None) -> None:
+        """The identity is constant on all blocks."""
 
     def monotonicity(self) -> float | None:
         return float(self.epsilon)
@@ -305,17 +326,47 @@ class Monotone(Parameterization):
 
 
 class WellPosed(Monotone):
-    """W = I - Psi (V'V + eps I + N - N') (`direct_rep`): well-posed, with some finite Lipschitz bound."""
+    """W = I - Psi (V'V + eps I + N - N') (`direct_rep`): well-posed, with some finite Lipschitz bound.
 
-    def __init__(self, in_features: int, hidden_features: int, out_features: int, epsilon: float = 1.0) -> None:
+    `groups` numbers the block of each unit, where units act together: d then has one entry a block.
+    """
+
+    groups: Tensor | None
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        epsilon: float = 1.0,
+        *,
+        groups: Tensor | None = None,
+    ) -> None:
         super().__init__(in_features, hidden_features, out_features, epsilon)
-        self.d = nn.Parameter(torch.zeros(hidden_features))
+        self.register_buffer("groups", groups, persistent=False)  # the activation knows them
+        self.d = nn.Parameter(torch.zeros(hidden_features if groups is None else int(groups[-1]) + 1))
+
+    def check_groups(self, groups: Tensor | None) -> None:
+        """Every block of the activation must lie in a block of d."""
+        if groups is None:
+            return
+        own = torch.arange(len(groups)) if self.groups is None else self.groups.cpu()
+        try:
+            check_constant(own.double(), groups)
+        except InvalidInput as error:
+            raise InvalidInput(
+                "This network was made with a metric that is free to differ within the blocks of that activation: make "
+                "a new one with it."
+            ) from error
+
+    def exponents(self) -> Tensor:
+        return self.d if self.groups is None else self.d[self.groups]
 
     def hidden_weight(self) -> Tensor:
-        return _direct(self.V, self.N, self.d, self.U, self.Wo, None, self.epsilon)
+        return _direct(self.V, self.N, self.exponents(), self.U, self.Wo, None, self.epsilon)
 
     def metric(self) -> Tensor | None:
-        return torch.exp(-self.d)
+        return torch.exp(-self.exponents())
 
     def monotonicity(self) -> float | None:
         return float(self.epsilon * torch.exp(self.d.detach().min()))
@@ -324,8 +375,10 @@ class WellPosed(Monotone):
         if weights.lam is None:
             raise InvalidInput("These weights carry no metric lam, and without one they cannot be parameterized.")
         free = weights.to(torch.float64)
-        lam = free.metric()
+        lam = check_constant(free.metric(), self.groups)
         self._assign_direct(free, lam)
+        if self.groups is not None:
+            lam = lam.new_zeros(len(self.d)).scatter(0, self.groups, lam)
         copy_into(self.d, -torch.log(lam))
 
 
@@ -333,13 +386,20 @@ class LipschitzBounded(WellPosed):
     """`direct_gamma`: Condition `lipschitz` holds for gamma, whatever the free variables are."""
 
     def __init__(
-        self, in_features: int, hidden_features: int, out_features: int, gamma: float, epsilon: float = 1.0
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        gamma: float,
+        epsilon: float = 1.0,
+        *,
+        groups: Tensor | None = None,
     ) -> None:
-        super().__init__(in_features, hidden_features, out_features, epsilon)
+        super().__init__(in_features, hidden_features, out_features, epsilon, groups=groups)
         self.gamma = checks.positive("gamma", gamma)
 
     def hidden_weight(self) -> Tensor:
-        return _direct(self.V, self.N, self.d, self.U, self.Wo, self.gamma, self.epsilon)
+        return _direct(self.V, self.N, self.exponents(), self.U, self.Wo, self.gamma, self.epsilon)
 
     def extra_repr(self) -> str:
         return f"gamma={self.gamma:.4g}, {super().extra_repr()}"

@@ -108,3 +108,20 @@ class Weights:
             scaled = lam[:, None] * self.U
             matrix = matrix - (self.Wo.T @ self.Wo + scaled @ scaled.T) / gamma
         return matrix
+
+
+def check_constant(lam: Tensor, groups: Tensor | None) -> Tensor:
+    """A metric, if it is constant on every block of units that act together; NaN, of units that need none, passes."""
+    if groups is not None:
+        known = torch.where(lam.isnan(), 1.0, lam)
+        low, high = (
+            known.new_zeros(int(groups.max()) + 1).scatter_reduce(0, groups, known, kind, include_self=False)
+            for kind in ("amin", "amax")
+        )
+        if bool((low != high).any()):
+            block = int((low != high).nonzero()[0, 0])
+            raise InvalidInput(
+                f"lam must be constant on every block of units that act together, but on block {block} it goes from "
+                f"{float(low[block]):.6g} to {float(high[block]):.6g}: elsewhere it proves nothing."
+            )
+    return lam

@@ -45,6 +45,7 @@ class Program(Protocol[P]):
 
     rank: that of K. free: how many entries of lam, the first ones, are variables. size: that of X.
     gap: the relative distance of rho from the optimum at which the search may end.
+    groups: the number of each free entry's block, where lam is to be constant on blocks; None where each is on its own.
     """
 
     @property
@@ -58,6 +59,9 @@ class Program(Protocol[P]):
 
     @property
     def gap(self) -> float: ...
+
+    @property
+    def groups(self) -> Tensor | None: ...
 
     def feasible(self, lam: Tensor, rho: float) -> P | None:
         """The point, or None where X is not positive definite."""
@@ -75,6 +79,7 @@ class Quadratic:
     rank: int
     free: int
     gap: float = 1e-6
+    groups: Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -157,7 +162,7 @@ def _centre(problem: Program[P], point: P, t: float, pull: Tensor) -> tuple[P, b
     """Newton with backtracking at one t; whether it got there, or rounding stopped it first."""
     for _ in range(_NEWTON_STEPS):
         gradient, hessian = problem.derivatives(point, t, pull)
-        step, decrement = newton_direction(gradient, hessian)
+        step, decrement = grouped_direction(gradient, hessian, problem.groups)
         if not decrement >= 0:
             return point, False
         if decrement <= _CENTRED:
@@ -172,6 +177,19 @@ def _centre(problem: Program[P], point: P, t: float, pull: Tensor) -> tuple[P, b
 def _total(matrices: Tensor) -> Tensor:
     """The real part, summed over a stack."""
     return matrices.real.sum(dim=0) if matrices.dim() == 3 else matrices
+
+
+def grouped_direction(gradient: Tensor, hessian: Tensor, groups: Tensor | None) -> tuple[Tensor, float]:
+    """`newton_direction` among the steps that are equal on every block; entries beyond `groups` are on their own."""
+    if groups is None:
+        return newton_direction(gradient, hessian)
+    count = int(groups.max()) + 1
+    index = torch.cat([groups, count + torch.arange(len(gradient) - len(groups))])
+    total = int(index.max()) + 1
+    rows = hessian.new_zeros(total, len(index)).index_add(0, index, hessian)
+    joint = hessian.new_zeros(total, total).index_add(1, index, rows)
+    step, decrement = newton_direction(gradient.new_zeros(total).index_add(0, index, gradient), joint)
+    return step[index], decrement
 
 
 def newton_direction(gradient: Tensor, hessian: Tensor) -> tuple[Tensor, float]:

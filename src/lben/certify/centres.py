@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.certify.barrier import newton_direction
+from lben.certify.barrier import grouped_direction
 
 _NEWTON_STEPS = 100
 _CENTRED = 1e-6  # half the squared Newton decrement: diag((A - s I) G) = 1 / (2 r) must hold well for a good ceiling
@@ -28,18 +28,22 @@ class Effort:
     stages: int
 
 
-def search_metric(A: Tensor, start: Tensor, effort: Effort) -> tuple[Tensor, float, float, Tensor]:
+def search_metric(
+    A: Tensor, start: Tensor, effort: Effort, groups: Tensor | None = None
+) -> tuple[Tensor, float, float, Tensor]:
     """The metric with the largest s, as far as it is needed; an upper bound on s, and the Y that proves the bound.
 
     For a shift s below what the metric proves, minimise the sum of -log det(Lam (A_j - s I) + its adjoint), and of
     lam / r, r the lam it starts from; the new lam then allows a larger s. It stops where `effort` says, or where s is
     known to be at most zero. It begins at I or at `start`, whichever is better.
+    groups: the number of each unit's block, where lam is to be constant on blocks, as `start` is.
     """
     identity = torch.eye(A.shape[-1], dtype=A.dtype)
-    diagonal = A.diagonal(dim1=-2, dim2=-1).real
-    j, lowest = divmod(int(diagonal.argmin()), A.shape[-1])
-    bound, Y = float(diagonal[j, lowest]), torch.zeros_like(A)
-    Y[j, lowest, lowest] = 1
+    own = torch.arange(len(start)) if groups is None else groups
+    means = _summed(A.diagonal(dim1=-2, dim2=-1).real, own) / _summed(torch.ones_like(start), own)
+    j, lowest = divmod(int(means.argmin()), means.shape[-1])
+    bound, Y = float(means[j, lowest]), torch.zeros_like(A)
+    Y[j] = torch.diag((own == lowest).to(A.dtype))
     m, lam = max(((monotonicity(A, lam), lam) for lam in (torch.ones_like(start), start)), key=lambda pair: pair[0])
     centre = lam
     size = float(torch.linalg.matrix_norm(scaled(A, lam), 2).max())
@@ -47,11 +51,11 @@ def search_metric(A: Tensor, start: Tensor, effort: Effort) -> tuple[Tensor, flo
     for _ in range(effort.stages):
         if m >= effort.share * bound or bound <= 0 or bound - m <= max(_SHARP * size, effort.gap):
             break
-        found = _centre(A - shift * identity, centre)
+        found = _centre(A - shift * identity, centre, groups)
         if found is None:
             break
         centre, G = found
-        at_centre, restricted = _ceiling(A, G)
+        at_centre, restricted = _ceiling(A, G, own)
         if at_centre < bound:
             bound, Y = at_centre, restricted
         reached = monotonicity(A, centre)
@@ -61,26 +65,32 @@ def search_metric(A: Tensor, start: Tensor, effort: Effort) -> tuple[Tensor, flo
     return lam, m, bound, Y
 
 
-def _ceiling(A: Tensor, G: Tensor) -> tuple[float, Tensor]:
+def _ceiling(A: Tensor, G: Tensor, groups: Tensor) -> tuple[float, Tensor]:
     """An upper bound on s over all metrics, and the Y >= 0 that proves it, from the inverses G at a centre.
 
     No metric has s above the largest quotient of the sums over j of Re (A_j Y_j)_ii and of (Y_j)_ii, i where the second
-    is positive. Y is G restricted to the units with its largest diagonal entries, as many as give the least bound:
-    where G_ii is small, the quotient says little.
+    is positive; both summed over the units of a block. Y is G restricted to the blocks with its largest diagonal
+    entries, as many as give the least bound: where G_ii is small, the quotient says little.
     """
-    weight = G.diagonal(dim1=-2, dim2=-1).real.sum(dim=0)
+    weight = _summed(G.diagonal(dim1=-2, dim2=-1).real.sum(dim=0), groups)
     order = weight.argsort(descending=True)
     terms = (A * G.conj()).real.sum(dim=0)  # G_j is Hermitian: (A_j G_j)_ii is the sum of a row of A_j o conj(G_j)
-    sums = torch.cumsum(terms[order][:, order], dim=1)  # for Y restricted to the first 1, 2, .. units
+    terms = _summed(_summed(terms, groups).T, groups).T
+    sums = torch.cumsum(terms[order][:, order], dim=1)  # for Y restricted to the first 1, 2, .. blocks
     quotients = sums / weight[order][:, None]
     ceilings = quotients.masked_fill(torch.ones_like(sums).tril(-1).bool(), -torch.inf).amax(dim=0)
-    chosen = order[: int(ceilings.argmin()) + 1]
+    chosen = torch.isin(groups, order[: int(ceilings.argmin()) + 1]).nonzero()[:, 0]
     Y = torch.zeros_like(G)
     Y[:, chosen[:, None], chosen] = G[:, chosen[:, None], chosen]
     return float(ceilings.min()), Y
 
 
-def _centre(B: Tensor, lam: Tensor) -> tuple[Tensor, Tensor] | None:
+def _summed(values: Tensor, groups: Tensor) -> Tensor:
+    """The sums over the blocks of the last dimension."""
+    return values.new_zeros(*values.shape[:-1], int(groups.max()) + 1).index_add(-1, groups, values)
+
+
+def _centre(B: Tensor, lam: Tensor, groups: Tensor | None) -> tuple[Tensor, Tensor] | None:
     """The minimiser of the sum of -log det(Lam B_j + B_j* Lam) and lam / r, r = lam at the start; the inverses there.
 
     None where rounding has taken the start out of the feasible set.
@@ -94,7 +104,7 @@ def _centre(B: Tensor, lam: Tensor) -> tuple[Tensor, Tensor] | None:
         Y = G @ B.mH
         hessian = 2 * (G.conj() * (B @ Y) + Y * Y.mT).real.sum(dim=0)
         slope = Y.diagonal(dim1=-2, dim2=-1).real.sum(dim=0)
-        step, decrement = newton_direction(pull - 2 * slope, hessian)
+        step, decrement = grouped_direction(pull - 2 * slope, hessian, groups)
         if not decrement > _CENTRED:
             break
         length, found = 1.0, False

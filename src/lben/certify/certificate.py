@@ -14,7 +14,7 @@ from lben.activations import Activation, ReLU, check_activation
 from lben.convweights import ConvWeights
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.normalize import Normalize
-from lben.weights import Weights
+from lben.weights import Weights, check_constant
 
 Domain = Literal["input", "pixels"]
 Verdict = Literal["holds", "fails", "undecided"]
@@ -78,11 +78,13 @@ class Subject:
     """The explicit weights under examination, in double precision on the CPU, and what else a bound depends on.
 
     linear: which units are the identity, shape (n,). scale: the smallest std of `Normalize`, None without one.
+    groups: the number of each unit's block, on which the metric must be constant; None where units act alone.
     """
 
     weights: Weights
     linear: Tensor
     scale: float | None
+    groups: Tensor | None = None
 
     @staticmethod
     def of(net: Certifiable | Weights | ConvWeights, activation: Activation | None = None) -> Subject:
@@ -106,7 +108,10 @@ class Subject:
         }
         weights = replace(weights, **own)
         linear = torch.tensor(activation.linear).expand(weights.hidden_features)
-        return Subject(weights, linear, scale)
+        groups = activation.groups(weights.hidden_features)
+        if weights.lam is not None:
+            check_constant(weights.lam, groups)
+        return Subject(weights, linear, scale, groups)
 
     @staticmethod
     def refuse(net: object, activation: Activation | None) -> None:

@@ -162,6 +162,7 @@ class Restricted:
     O: Tensor  # noqa: E741
     gap: float
     rank: int = 0
+    groups: Tensor | None = None
 
     @property
     def free(self) -> int:

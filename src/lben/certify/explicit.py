@@ -15,7 +15,7 @@ from lben import checks
 from lben.activations import Activation, ReLU
 from lben.certify.certificate import Certifiable, Subject
 from lben.certify.convolution import ConvSubject, convolution_loss
-from lben.certify.wellposed import WellPosedness, well_posed
+from lben.certify.wellposed import WellPosedness, best_metric
 from lben.convolutional import ConvExplicit, ConvNetwork
 from lben.convweights import ConvWeights
 from lben.equilibrium import BaseNetwork
@@ -24,6 +24,7 @@ from lben.networks import EquilibriumNetwork
 from lben.normalize import Normalize
 from lben.operators import Operator
 from lben.parameterize import Explicit
+from lben.solvers.back_substitution import BackSubstitution
 from lben.solvers.base import Solution, Solver
 from lben.solvers.fista import FISTA
 from lben.solvers.newton import Newton
@@ -85,14 +86,14 @@ class ExplicitNetwork:
 
     def _take_dense(self, subject: Subject, activation: Activation, normalize: Normalize | None) -> None:
         weights = subject.weights
-        self.search = well_posed(weights.W) if weights.lam is None else None
+        self.search = best_metric(weights.W, subject.groups) if weights.lam is None else None
         if self.search is not None and self.search.holds:
             weights = replace(weights, lam=self.search.lam)
         self.subject, self.weights = replace(subject, weights=weights), weights
         self.operator: Operator = weights.operator()
         self.Wo, self.metric = weights.Wo, weights.metric()
         self.network = EquilibriumNetwork(Explicit(weights), activation, None, normalize)
-        self._loss = partial(_dense_loss, weights)
+        self._loss = partial(_dense_loss, weights, activation.rounding)
 
     def _take_convolution(self, subject: ConvSubject, activation: Activation, normalize: Normalize | None) -> None:
         tried = subject.with_metric()
@@ -188,7 +189,11 @@ class ExplicitNetwork:
         return solution
 
     def suitable(self, solver: Solver) -> Solver:
-        """The solver, or FISTA to its tolerance where it needs a resolvent that the metric does not have."""
+        """The solver; one sweep where the weights are those of a feed-forward network, or FISTA where the solver needs
+        a resolvent that the metric does not have, to the same tolerance.
+        """
+        if self.operator.layers is not None:
+            return BackSubstitution(tolerance=solver.tolerance, on_failure=solver.on_failure)
         if self.operator.has_resolvent or not solver.needs_resolvent:
             return solver
         return FISTA(tolerance=solver.tolerance, max_iterations=_SLOW_STEPS, on_failure=solver.on_failure)
@@ -199,9 +204,9 @@ class ExplicitNetwork:
         return lengths
 
 
-def _dense_loss(w: Weights, candidate: Tensor, size: Tensor, z: Tensor) -> Tensor:
+def _dense_loss(w: Weights, rounding: float, candidate: Tensor, size: Tensor, z: Tensor) -> Tensor:
     """What rounding may have changed in W c + U x + bz, in the Lambda norm, by the absolute values of all terms."""
     terms = F.linear(candidate.abs(), w.W.abs(), w.bz.abs()) + F.linear(size, w.U.abs())
-    lost = (w.hidden_features + w.in_features + 16) * torch.finfo(z.dtype).eps * (terms + z.abs())
+    lost = (w.hidden_features + w.in_features + rounding) * torch.finfo(z.dtype).eps * (terms + z.abs())
     length: Tensor = torch.linalg.vector_norm(lost * w.metric().sqrt(), dim=-1)
     return length

@@ -11,11 +11,11 @@ from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, 
 from lben.certify.convolution import ConvSubject, certify_convolution, convolution_product_bound
 from lben.certify.numerics import undisturbed
 from lben.certify.sdp import tightest
-from lben.certify.wellposed import well_posed
+from lben.certify.wellposed import best_metric
 from lben.convweights import ConvWeights
 from lben.errors import InvalidInput, NotWellPosed
 from lben.operators import DenseOperator
-from lben.weights import Weights
+from lben.weights import Weights, check_constant
 
 
 @undisturbed
@@ -48,7 +48,7 @@ def certify(
     if gamma is None and subject.weights.gamma is not None:
         gamma = subject.weights.gamma / scale
     if lam is not None:
-        metric = diagonal(lam, subject.weights.hidden_features, subject.linear)
+        metric = check_constant(diagonal(lam, subject.weights.hidden_features, subject.linear), subject.groups)
     elif subject.weights.lam is not None:
         metric = subject.weights.lam
     else:
@@ -63,7 +63,7 @@ def _find(subject: Subject, *, bounded: bool) -> Tensor:
             return tightest(subject).lam
         except NotWellPosed:
             pass
-    return well_posed(subject.weights.W).lam
+    return best_metric(subject.weights.W, subject.groups).lam
 
 
 def diagonal(lam: Tensor, n: int, linear: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def product_bound(
     weights, scale = subject.weights, subject.scale_of(domain)
     lam = weights.lam
     if lam is None:
-        found = well_posed(weights.W)
+        found = best_metric(weights.W, subject.groups)
         if not found.holds:
             raise NotWellPosed(str(found), 2 * found.monotonicity)
         lam = found.lam

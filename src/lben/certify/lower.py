@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lben import checks
-from lben.activations import Activation
+from lben.activations import Activation, PerUnit, Scalar
 from lben.certify.certificate import Certifiable, Domain
 from lben.certify.explicit import ExplicitNetwork
 from lben.certify.numerics import undisturbed
@@ -129,10 +129,11 @@ class _Search:
     def _steep(self, restarts: int) -> Tensor:
         """Inputs of steep linear pieces, in the coordinates of the search: the wider the network, the fewer.
 
-        None for a convolution, whose W is no matrix and whose U has far too small a rank.
+        None for a convolution, whose W is no matrix and whose U has far too small a rank, and none where units act in
+        blocks, since the search changes the slopes of single units.
         """
         w, normalize = self.explicit.weights, self.explicit.network.normalize
-        if not isinstance(w, Weights):
+        if not isinstance(w, Weights) or not isinstance(self.explicit.network.activation, Scalar | PerUnit):
             return self._random(0)
         if normalize is not None:
             scaled = w.U / normalize.std

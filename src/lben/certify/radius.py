@@ -207,12 +207,18 @@ def _kept_bounds(net: Certifiable | Weights | ConvWeights, subject: Subject | Co
 
 
 def _same(one: Subject | ConvSubject, other: Subject | ConvSubject) -> bool:
-    a, b = (
-        {n: t for n, t in s.weights.tensors().items() if n not in ("bz", "by")} for s in (one, other)
-    )  # no bound depends on biases
-    if isinstance(one, Subject) and isinstance(other, Subject) and not torch.equal(one.linear, other.linear):
-        return False
+    a, b = (_known_to_bounds(subject) for subject in (one, other))
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def _known_to_bounds(subject: Subject | ConvSubject) -> dict[str, Tensor]:
+    """The tensors that bounds depend on: all but the biases."""
+    tensors = {name: tensor for name, tensor in subject.weights.tensors().items() if name not in ("bz", "by")}
+    if isinstance(subject, Subject):
+        tensors["linear"] = subject.linear
+        if subject.groups is not None:
+            tensors["groups"] = subject.groups
+    return tensors
 
 
 def _pairwise_bounds(subject: Subject | ConvSubject, progress: bool) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from lben.certify.certificate import NO_BOUND, Certifiable, Certificate, Domain,
 from lben.certify.channelwise import tightest_convolution
 from lben.certify.convolution import ConvSubject
 from lben.certify.numerics import undisturbed
-from lben.certify.wellposed import well_posed
+from lben.certify.wellposed import best_metric
 from lben.convweights import ConvWeights
 from lben.errors import InvalidInput, NotConverged, NotWellPosed
 from lben.extras import need
@@ -59,7 +60,8 @@ def tightest(
         raise InvalidInput(f'solver must be "barrier" or "scs", not {solver!r}.')
     scale = subject.scale_of(domain)
     reduced = Reduced.of(subject.weights, subject.linear)
-    multipliers, gamma, finished = _solve(reduced, _metric(subject, reduced), solver)
+    groups = None if subject.groups is None else subject.groups[reduced.kept].unique(return_inverse=True)[1]
+    multipliers, gamma, finished = _solve(reduced, _metric(subject, reduced, groups), solver, groups)
     lam = torch.full_like(subject.weights.bz, math.nan)
     lam[reduced.kept] = multipliers
     name = {"barrier": "barrier method", "scs": "SCS, made feasible"}[solver]
@@ -67,14 +69,14 @@ def tightest(
     return confirmed(gamma, name, lambda g: check(subject, lam, g / scale, rigorous=rigorous, domain=domain))
 
 
-def _metric(subject: Subject, reduced: Reduced) -> Tensor:
+def _metric(subject: Subject, reduced: Reduced, groups: Tensor | None) -> Tensor:
     """A metric of the reduced network to start from: the one its weights carry, or one that is found."""
     lam = subject.weights.lam
     if lam is not None and _proves(reduced, lam[reduced.kept]):
         return lam[reduced.kept]
     if len(reduced.kept) == 0:
         return reduced.W.new_zeros(0)
-    found = well_posed(reduced.W)
+    found = best_metric(reduced.W, groups)
     if not found.holds or not _proves(reduced, found.lam):
         raise NotWellPosed(str(found), 2 * found.monotonicity)
     return found.lam
@@ -84,7 +86,7 @@ def _proves(reduced: Reduced, lam: Tensor) -> bool:
     return reduced.judge(lam, None, reduced.condition(lam, None)) == "holds"
 
 
-def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver) -> tuple[Tensor, float, bool]:
+def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver, groups: Tensor | None) -> tuple[Tensor, float, bool]:
     """The multipliers of the kept units, gamma, and whether it is known to be the smallest.
 
     In X of `Quadratic` the multipliers are gamma lam, and rho is gamma^2. U and Wo are first brought to norm one, D
@@ -94,7 +96,7 @@ def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver) -> tuple[Tensor, 
     through = 0.0 if reduced.D is None else _norm(reduced.D)
     if into == 0 or out == 0:
         return *_nearly_free(reduced, lam, max(through * (1 + 1e-9), NO_BOUND)), True
-    problem = _problem(reduced, into, out)
+    problem = replace(_problem(reduced, into, out), groups=groups)
     start = feasible_start(problem, lam)
     lowest = smallest_rho(problem, start)
     if not lowest < math.inf:
@@ -177,7 +179,8 @@ def _scs(problem: Quadratic, start: Tensor) -> Tensor:
     P = torch.linalg.solve_triangular(factor, torch.eye(size, dtype=factor.dtype), upper=False).numpy()
     values, vectors = torch.linalg.eigh(problem.K / smallest_rho(problem, start))
     R = (vectors * values.clamp(min=0).sqrt())[:, -problem.rank :].numpy()
-    share, ratio = cp.Variable(n), cp.Variable()  # of lam and rho, in units of the start
+    ratio, groups = cp.Variable(), torch.arange(n) if problem.groups is None else problem.groups
+    share = cp.Variable(int(groups.max()) + 1)[groups.numpy()]  # of lam and rho, in units of the start
     lam = cp.hstack([cp.multiply(share, start[:n].numpy()), start[n:].numpy()])
     column = cp.reshape(lam, (size, 1), order="C")
     half = P @ cp.multiply(column, problem.A.numpy() @ P.T)

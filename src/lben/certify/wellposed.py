@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lben import checks
+from lben.activations import Activation, ReLU, check_activation
 from lben.certify.centres import Effort, monotonicity, search_metric
 from lben.certify.certificate import Certifiable, Subject
 from lben.certify.convolution import refuse_convolution
@@ -30,10 +31,12 @@ class WellPosedness:
     monotonicity: m in that metric, positive if and only if it satisfies the condition.
     best_monotonicity: no diagonal metric has a larger m than this.
     witness: a positive semidefinite Y with every entry of diag((I - W) Y) <= 0, or None: for every diagonal Lam > 0
-        the trace of (2 Lam - Lam W - W' Lam) Y is then <= 0, which a positive definite matrix forbids.
+        the trace of (2 Lam - Lam W - W' Lam) Y is then <= 0, which a positive definite matrix forbids. Where units act
+        in blocks, on which Lam is constant, the entries are summed over each block.
     monotone: whether Lam = I satisfies it (Winston & Kolter 2020).
     norm: whether the largest absolute row sum of W is below 1 (El Ghaoui et al. 2021).
-    perron_frobenius: whether the spectral radius of |W| is below 1 (El Ghaoui et al. 2021).
+    perron_frobenius: whether the spectral radius of |W| is below 1 (El Ghaoui et al. 2021). This and `norm` prove
+        something only where units act alone.
     """
 
     holds: bool
@@ -67,17 +70,31 @@ class WellPosedness:
 
 
 @undisturbed
-def well_posed(net: Certifiable | Weights | ConvWeights | Tensor) -> WellPosedness:
-    """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, weights or a network."""
+def well_posed(
+    net: Certifiable | Weights | ConvWeights | Tensor, *, activation: Activation | None = None
+) -> WellPosedness:
+    """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, weights or a network.
+
+    `activation` is for W and bare weights; it matters only where units act in blocks, on which a metric is constant.
+    """
     refuse_convolution(net, "well_posed")
-    W = square(net) if isinstance(net, Tensor) else Subject.of(net).weights.W
+    if isinstance(net, Tensor):
+        W = square(net)
+        sigma = ReLU() if activation is None else check_activation(activation, len(W))
+        return best_metric(W, sigma.groups(len(W)))
+    subject = Subject.of(net, activation)
+    return best_metric(subject.weights.W, subject.groups)
+
+
+def best_metric(W: Tensor, groups: Tensor | None) -> WellPosedness:
+    """The best metric for W in double precision among those that are constant on every block of `groups`."""
     if float(W.abs().max()) > _LARGEST:
         raise InvalidInput(
             f"W has an entry of {float(W.abs().max()):.3g}: beyond {_LARGEST:g} nothing can be computed."
         )
     A = torch.eye(len(W), dtype=W.dtype) - W
     radius = float(torch.linalg.eigvals(W.abs()).abs().max())
-    lam, m, best, Y = search_metric(A[None], _perron(W.abs(), radius), _EFFORT)
+    lam, m, best, Y = search_metric(A[None], _averaged(_perron(W.abs(), radius), groups), _EFFORT, groups)
     holds = m > 0
     return WellPosedness(
         holds=holds,
@@ -89,6 +106,14 @@ def well_posed(net: Certifiable | Weights | ConvWeights | Tensor) -> WellPosedne
         norm=float(W.abs().sum(dim=1).max()) < 1,
         perron_frobenius=radius < 1,
     )
+
+
+def _averaged(lam: Tensor, groups: Tensor | None) -> Tensor:
+    """The geometric mean of a metric on every block."""
+    if groups is None:
+        return lam
+    means = lam.new_zeros(int(groups.max()) + 1).scatter_reduce(0, groups, lam.log(), "mean", include_self=False)
+    return means.exp()[groups]
 
 
 def _perron(B: Tensor, radius: float) -> Tensor:

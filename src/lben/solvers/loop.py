@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lben.errors import ConvergenceWarning, NotConverged
-from lben.gain import Gain
+from lben.jacobians import Jacobian
 from lben.solvers.base import OnFailure, Problem, Solution, Solver, Yardstick
 
 _CONFIRMING_STEPS = 5
@@ -110,23 +110,23 @@ def newton_step(problem: Problem, z: Tensor) -> Tensor:
     """-(I - J W)^-1 (z - sigma(W z + b)), exactly for a matrix W and roughly else; NaN where I - J W is singular."""
     v = problem.operator.affine(z, problem.b)
     defect = z - problem.activation(v)
-    slope = problem.activation.derivative(v)
+    jacobian = problem.activation.gain(v)
     W = problem.operator.matrix()
-    return _iterative_step(problem, slope, defect) if W is None else _dense_step(W, slope, defect)
+    return _iterative_step(problem, jacobian, defect) if W is None else _dense_step(W, jacobian, defect)
 
 
-def _dense_step(W: Tensor, slope: Tensor, defect: Tensor) -> Tensor:
+def _dense_step(W: Tensor, jacobian: Jacobian, defect: Tensor) -> Tensor:
     """A dense solve for each sample."""
     identity = torch.eye(W.shape[0], dtype=W.dtype, device=W.device)
     rows = max(1, _NEWTON_ENTRIES // W.numel())
     steps = []
-    for j, r in zip(torch.split(slope, rows), torch.split(defect, rows), strict=True):
-        step, info = torch.linalg.solve_ex(identity - j[:, :, None] * W, -r)
+    for chunk in torch.arange(len(defect), device=defect.device).split(rows):
+        step, info = torch.linalg.solve_ex(identity - jacobian.rows(chunk).times(W), -defect[chunk])
         steps.append(torch.where(info[:, None] == 0, step, torch.nan))
     return torch.cat(steps)
 
 
-def _iterative_step(problem: Problem, slope: Tensor, defect: Tensor) -> Tensor:
+def _iterative_step(problem: Problem, jacobian: Jacobian, defect: Tensor) -> Tensor:
     """The step s = t - r by the linear equilibrium t = J (W t - W r), for a W that is too large to be a matrix."""
     from lben.solvers.anderson import Anderson
     from lben.solvers.forward_backward import ForwardBackward
@@ -134,7 +134,7 @@ def _iterative_step(problem: Problem, slope: Tensor, defect: Tensor) -> Tensor:
 
     method = PeacemanRachford() if problem.operator.has_resolvent else ForwardBackward()
     b = problem.operator.affine(-defect, torch.zeros_like(defect))
-    linear = Problem(problem.operator, Gain(slope, problem.activation.own_prox), b)
+    linear = Problem(problem.operator, jacobian, b)
     iteration = Anderson(method=method).begin(linear, None)
     iteration.advance(_LINEAR_STEPS)
     return iteration.candidate() - defect

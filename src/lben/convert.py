@@ -1,0 +1,273 @@
+"""Feed-forward and residual networks, trained elsewhere, as equilibrium networks.
+
+Whatever is linear is carried along exactly: the input of every layer is an affine function of x and of the hidden units
+so far. So only nonlinear units become units, and W is strictly block lower triangular.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lben import activations as units
+from lben import checks
+from lben.activations import Activation, PerUnit, Scalar
+from lben.errors import InvalidInput
+from lben.layered import LayeredNetwork
+from lben.normalize import Normalize
+from lben.weights import Weights
+
+_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+_SHAPES = (nn.Flatten, nn.Unflatten)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+
+
+class Residual(nn.Module):
+    """x + f(x), as `from_sequential` reads it; `body` is f and keeps the shape of x."""
+
+    def __init__(self, *body: nn.Module) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*body)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.body(x)
+        return y
+
+
+def from_sequential(module: nn.Module, *, input_shape: int | Sequence[int] | None = None) -> LayeredNetwork:
+    """The network that an `nn.Sequential` is in evaluation, as z = sigma(W z + U x + bz), y = Wo z + by.
+
+    It may hold linear layers, convolutions, average pooling, `Flatten`, batch norms in eval mode, dropout, `Residual`
+    blocks, further `nn.Sequential`s, a `Normalize` at its head, and the activations of `_scalar`. All that is linear
+    is folded into the weights in double precision and rounded once; where a linear path leads from x to y, it becomes
+    linear units, which certificates eliminate. x and y are flat: shape (..., d) and (..., p).
+
+    input_shape: the shape of one input, such as (1, 28, 28); not needed where the first layer is an `nn.Linear`.
+    Its weights are copies: train the module, not the result.
+    """
+    if not isinstance(module, nn.Module):
+        raise InvalidInput(f"from_sequential takes an nn.Sequential, not {type(module).__name__}.")
+    stages = list(module) if isinstance(module, nn.Sequential) else [module]
+    normalize = None
+    if stages and isinstance(stages[0], Normalize):
+        normalize, stages = stages[0], stages[1:]
+    shape = _input_shape(stages, input_shape)
+    like = next((p for p in module.parameters()), torch.zeros(()))
+    with torch.no_grad():
+        walk = _Walk(math.prod(shape))
+        end = walk.sequence(stages, walk.input(shape), "")
+        weights, activation = walk.finish(end)
+    checks.floating("The module's parameters", like)
+    return LayeredNetwork(weights.to(like.dtype).to(like.device), activation, normalize)
+
+
+def _input_shape(stages: list[nn.Module], given: int | Sequence[int] | None) -> tuple[int, ...]:
+    if given is not None:
+        sizes = [given] if isinstance(given, int) else list(given)
+        return tuple(checks.count("input_shape", size) for size in sizes)
+    first = stages[0] if stages else None
+    while isinstance(first, nn.Sequential | Residual) and len(list(first.children())):
+        first = next(first.children())
+    if not isinstance(first, nn.Linear):
+        raise InvalidInput(f"The first layer is {_name(first)}, which fits many inputs: say input_shape=(..).")
+    return (first.in_features,)
+
+
+@dataclass(frozen=True, eq=False)
+class _Affine:
+    """What flows between layers: the rows of (1, x, z so far), of shape (1 + d + n, *shape) in double precision."""
+
+    columns: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.columns.shape[1:])
+
+    def grown(self, size: int) -> Tensor:
+        """The columns with zeros for units that came since."""
+        missing = size - len(self.columns)
+        return torch.cat([self.columns, self.columns.new_zeros(missing, *self.shape)])
+
+    def plus(self, bias: Tensor | float) -> _Affine:
+        columns = self.columns.clone()
+        columns[0] += bias
+        return _Affine(columns)
+
+
+@dataclass(frozen=True)
+class _Torch:
+    """An activation of torch in terms of one of ours: v -> outer sigma(inner v + shift) + through v + offset."""
+
+    sigma: Scalar
+    inner: float = 1.0
+    shift: float = 0.0
+    outer: float = 1.0
+    through: float = 0.0
+    offset: float = 0.0
+
+
+@dataclass(eq=False)
+class _Walk:
+    """The hidden units found so far: their pre-activations as columns, and their activations."""
+
+    inputs: int
+    rows: list[Tensor] = field(default_factory=list)
+    sigmas: list[Scalar] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return 1 + self.inputs + len(self.sigmas)
+
+    def input(self, shape: tuple[int, ...]) -> _Affine:
+        columns = torch.zeros(1 + self.inputs, self.inputs, dtype=torch.float64)
+        columns[1:] = torch.eye(self.inputs, dtype=torch.float64)
+        return _Affine(columns.reshape(-1, *shape))
+
+    def sequence(self, stages: Sequence[nn.Module], state: _Affine, path: str) -> _Affine:
+        for place, stage in enumerate(stages):
+            where = f"{path}{place}"
+            try:
+                state = self.stage(stage, state, where)
+            except (RuntimeError, IndexError, ValueError) as error:
+                if isinstance(error, InvalidInput):
+                    raise
+                raise InvalidInput(
+                    f"Layer {where}, {_name(stage)}, does not fit an input of shape {state.shape}."
+                ) from error
+        return state
+
+    def stage(self, stage: nn.Module, state: _Affine, where: str) -> _Affine:
+        """The output of one module as an affine function, by which units may be added."""
+        if isinstance(stage, nn.Sequential):
+            return self.sequence(list(stage), state, f"{where}.")
+        if isinstance(stage, Residual):
+            end = self.sequence(list(stage.body), state, f"{where}.")
+            if end.shape != state.shape:
+                raise InvalidInput(
+                    f"Layer {where}, a Residual, adds an output of shape {end.shape} to its input of {state.shape}."
+                )
+            return _Affine(end.grown(self.size) + state.grown(self.size))
+        if type(stage) in _DROPOUTS or type(stage) is nn.Identity:
+            return state
+        folded = _fold(stage, state, where)
+        return self.activate(_scalar(stage, where), state) if folded is None else folded
+
+    def activate(self, known: _Torch, state: _Affine) -> _Affine:
+        flat = state.columns.reshape(len(state.columns), -1)
+        before = _Affine(known.inner * flat).plus(known.shift)
+        first, count = self.size, flat.shape[1]
+        self.rows.append(before.columns)
+        self.sigmas += [known.sigma] * count
+        columns = torch.zeros(self.size, count, dtype=torch.float64)
+        columns[:first] = known.through * _Affine(flat).grown(first)
+        columns[first:] += known.outer * torch.eye(count, dtype=torch.float64)
+        return _Affine(columns.reshape(-1, *state.shape)).plus(known.offset)
+
+    def finish(self, end: _Affine) -> tuple[Weights, Activation]:
+        """The weights, with as few linear units as carry what leads from x to y."""
+        out = end.grown(self.size).reshape(self.size, -1)
+        by, through, Wo = out[0], out[1 : 1 + self.inputs].T, out[1 + self.inputs :].T
+        sigmas = list(self.sigmas)
+        rows = torch.cat([F.pad(row, (0, 0, 0, self.size - len(row))) for row in self.rows], 1).T if sigmas else None
+        rows = torch.zeros(0, self.size, dtype=torch.float64) if rows is None else rows
+        if not sigmas or bool((through != 0).any()):
+            direct = len(by) <= self.inputs
+            eye = torch.eye(min(len(by), self.inputs), dtype=torch.float64)
+            linear = torch.zeros(len(eye), self.size, dtype=torch.float64)
+            linear[:, 1 : 1 + self.inputs] = through if direct else eye
+            rows, Wo = torch.cat([rows, linear]), torch.cat([Wo, eye if direct else through], dim=1)
+            rows = F.pad(rows, (0, len(eye)))
+            sigmas += [units.Identity()] * len(eye)
+        bz, U, W = rows[:, 0], rows[:, 1 : 1 + self.inputs], rows[:, 1 + self.inputs :]
+        activation = sigmas[0] if len(set(sigmas)) == 1 else PerUnit(sigmas)
+        W, U, bz, Wo, by = (part.contiguous() for part in (W, U, bz, Wo, by))
+        return Weights(W, U, bz, Wo, by), activation
+
+
+def _fold(stage: nn.Module, state: _Affine, where: str) -> _Affine | None:
+    """The output of a linear module; None if it is none of those."""
+    columns, kind = state.columns, type(stage)
+    if kind in _POOLS or kind in _SHAPES:
+        return _Affine(stage(columns))
+    if kind is nn.Linear and isinstance(stage, nn.Linear):
+        moved = _Affine(F.linear(columns, _double(stage.weight)))
+        return moved if stage.bias is None else moved.plus(_double(stage.bias))
+    if kind is nn.Conv2d and isinstance(stage, nn.Conv2d):
+        moved = _Affine(_convolve(stage, columns))
+        return moved if stage.bias is None else moved.plus(_double(stage.bias)[:, None, None])
+    if kind in _NORMS:
+        return _normalise(stage, state, where)
+    return None
+
+
+def _convolve(conv: nn.Conv2d, columns: Tensor) -> Tensor:
+    """The convolution without its bias, padded as the module pads; every column is an image of its own."""
+    linear = nn.Conv2d(
+        conv.in_channels,
+        conv.out_channels,
+        conv.kernel_size,  # type: ignore[arg-type]
+        conv.stride,  # type: ignore[arg-type]
+        conv.padding,  # type: ignore[arg-type]
+        conv.dilation,  # type: ignore[arg-type]
+        conv.groups,
+        bias=False,
+        padding_mode=conv.padding_mode,
+        dtype=torch.float64,
+    )
+    linear.weight.copy_(conv.weight)
+    result: Tensor = linear(columns)
+    return result
+
+
+def _normalise(norm: nn.Module, state: _Affine, where: str) -> _Affine:
+    """(v - mean)/sqrt(var + eps) times weight plus bias, channel by channel."""
+    assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
+    if norm.training or norm.running_mean is None or norm.running_var is None:
+        why = "is in training mode: call .eval() first" if norm.training else "keeps no running statistics"
+        raise InvalidInput(f"Layer {where}, {_name(norm)}, {why}; only fixed statistics make it linear.")
+    dims = len(state.shape)
+    if dims not in ((3,) if isinstance(norm, nn.BatchNorm2d) else (1, 2)) or state.shape[0] != norm.num_features:
+        raise ValueError
+    scale = (_double(norm.running_var) + norm.eps).rsqrt()
+    scale = scale if norm.weight is None else scale * _double(norm.weight)
+    shift = -_double(norm.running_mean) * scale
+    shift = shift if norm.bias is None else shift + _double(norm.bias)
+    channels = (-1,) + (1,) * (dims - 1)
+    return _Affine(state.columns * scale.reshape(channels)).plus(shift.reshape(channels))
+
+
+def _scalar(stage: nn.Module, where: str) -> _Torch:
+    """ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid, Softplus, ELU and Hardtanh; anything else is refused by its name.
+
+    LeakyReLU is s v + (1 - s) relu(v), whatever s is: its linear part passes by, as in a residual block.
+    """
+    kind = type(stage)
+    if kind in (nn.ReLU, nn.Tanh, nn.Sigmoid):
+        return _Torch({nn.ReLU: units.ReLU(), nn.Tanh: units.Tanh(), nn.Sigmoid: units.Sigmoid()}[kind])
+    if kind is nn.LeakyReLU and isinstance(stage, nn.LeakyReLU):
+        return _Torch(units.ReLU(), outer=1 - stage.negative_slope, through=stage.negative_slope)
+    if kind in (nn.Hardtanh, nn.ReLU6) and isinstance(stage, nn.Hardtanh):
+        half, middle = (stage.max_val - stage.min_val) / 2, (stage.max_val + stage.min_val) / 2
+        return _Torch(units.HardTanh(), inner=1 / half, shift=-middle / half, outer=half, offset=middle)
+    if kind is nn.ELU and isinstance(stage, nn.ELU):
+        return _Torch(units.ELU(float(stage.alpha)))
+    if kind is nn.Softplus and isinstance(stage, nn.Softplus) and stage.beta > 0 and stage.threshold >= 20:
+        return _Torch(units.Softplus(), inner=float(stage.beta), outer=1 / float(stage.beta))
+    raise InvalidInput(
+        f"Layer {where}, {_name(stage)}, can neither be folded into linear weights nor is it an activation with slopes "
+        "in [0, 1] that is known here."
+    )
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float64)
+
+
+def _name(stage: object) -> str:
+    return type(stage).__name__ if stage is not None else "missing"

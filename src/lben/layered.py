@@ -1,0 +1,54 @@
+"""A feed-forward network as the equilibrium network that it is: W is strictly block lower triangular."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lben.activations import Activation
+from lben.errors import InvalidInput
+from lben.networks import EquilibriumNetwork
+from lben.normalize import Normalize
+from lben.operators import DenseOperator
+from lben.parameterize import Explicit
+from lben.solvers.back_substitution import BackSubstitution
+from lben.weights import Weights
+
+
+class LayeredNetwork(EquilibriumNetwork):
+    """z_k = sigma(W_k1 z_1 + .. + W_k,k-1 z_k-1 + U_k x + b_k), y = Wo z + by, found by one sweep.
+
+    Its weights are fixed: it is there to be examined. Where they carry no metric they get one, for every W of this
+    form has one that proves it well-posed.
+    """
+
+    def __init__(self, weights: Weights, activation: Activation, normalize: Normalize | None = None) -> None:
+        if not isinstance(weights, Weights):
+            raise InvalidInput(f"A LayeredNetwork is made of an lben.Weights, not {weights!r}.")
+        weights = weights.detach().validate()
+        lam = layered_metric(weights.W) if weights.lam is None else weights.lam
+        own = Weights(weights.W, weights.U, weights.bz, weights.Wo, weights.by, lam, weights.gamma)
+        super().__init__(Explicit(own), activation, BackSubstitution(), normalize)
+
+
+def layered_metric(W: Tensor) -> Tensor:
+    """A diagonal metric, one entry a layer, with 2 Lam - Lam W - W' Lam > 0.
+
+    With the matrix M of the layers before, the next one, of rows W_k, may have any l < 2/|W_k M^-1 W_k'|: it gets half
+    of that. So every Schur complement is at least l I, and the metric spreads no more than the norms of layers make it.
+    """
+    layers = DenseOperator(W).layers
+    if layers is None:
+        raise InvalidInput("W is not strictly block lower triangular, as a feed-forward network has it.")
+    W64 = W.to("cpu", torch.float64)
+    lam = torch.ones(len(W), dtype=torch.float64)
+    factor = torch.zeros_like(W64)  # the Cholesky factor of M, as far as it is known
+    for first, end in layers:
+        side = torch.linalg.solve_triangular(factor[:first, :first], W64[first:end, :first].T, upper=False)
+        reach = float(torch.linalg.matrix_norm(side, 2)) ** 2 if first else 0.0
+        weight = 1 / reach if reach > 0 else 1.0
+        lam[first:end] = weight
+        corner = 2 * weight * torch.eye(end - first, dtype=torch.float64) - weight**2 * side.T @ side
+        factor[first:end, :first] = -weight * side.T
+        factor[first:end, first:end] = torch.linalg.cholesky(corner)
+    return (lam / lam.log().mean().exp()).to(W)

@@ -1,0 +1,233 @@
+"""Convex sets that activations project onto: each with its projection and the Jacobian of that, block by block."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lben import checks
+from lben.errors import InvalidInput
+from lben.polyhedron import Faces, active_constraints, masked
+
+_CLOSE = 1e-9  # what counts as inside, since points on the boundary are rounded
+
+
+class ConvexSet(ABC):
+    """A closed convex set in R^k. Blocks have shape (..., k), Jacobians (..., k, k)."""
+
+    size: int
+    separable: bool = False
+    """Whether it is a product of intervals: its units then act alone."""
+
+    @abstractmethod
+    def project(self, v: Tensor) -> Tensor:
+        """The nearest point of the set; differentiable in v."""
+
+    @abstractmethod
+    def jacobian(self, v: Tensor) -> Tensor:
+        """A generalised Jacobian of the projection: the Jacobian wherever there is one."""
+
+    @abstractmethod
+    def contains(self, z: Tensor) -> Tensor:
+        """Whether each block lies in the set, to rounding."""
+
+
+@dataclass(frozen=True)
+class Box(ConvexSet):
+    """{z : low <= z <= high}; an end may be infinite."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    separable = True
+
+    def __init__(self, low: float | Sequence[float] | Tensor, high: float | Sequence[float] | Tensor) -> None:
+        ends = [_vector(name, value) for name, value in (("low", low), ("high", high))]
+        size = max(len(end) for end in ends)
+        low_end, high_end = (end * size if len(end) == 1 else end for end in ends)
+        if len(low_end) != len(high_end):
+            raise InvalidInput(f"low has {len(low_end)} entries, high {len(high_end)}: they must be as many, or one.")
+        for a, b in zip(low_end, high_end, strict=True):
+            if not a <= b or (math.isinf(a) and a == b):
+                raise InvalidInput(f"The box is empty: low = {a:g} is not below high = {b:g}.")
+        object.__setattr__(self, "low", low_end)
+        object.__setattr__(self, "high", high_end)
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        return len(self.low)
+
+    def project(self, v: Tensor) -> Tensor:
+        return torch.minimum(torch.maximum(v, v.new_tensor(self.low)), v.new_tensor(self.high))
+
+    def jacobian(self, v: Tensor) -> Tensor:
+        inside = (v > v.new_tensor(self.low)) & (v < v.new_tensor(self.high))
+        return torch.diag_embed(inside.to(v.dtype))
+
+    def contains(self, z: Tensor) -> Tensor:
+        return ((z >= z.new_tensor(self.low)) & (z <= z.new_tensor(self.high))).all(dim=-1)
+
+
+@dataclass(frozen=True)
+class Ball(ConvexSet):
+    """{z in R^size : |z| <= radius}."""
+
+    size: int
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.count("size", self.size)
+        checks.positive("radius", self.radius)
+
+    def _stretch(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether each block is outside, and its length (where it is inside, one, which has a gradient)."""
+        outside = torch.linalg.vector_norm(v.detach(), dim=-1, keepdim=True) > self.radius
+        length = torch.linalg.vector_norm(torch.where(outside, v, torch.ones_like(v)), dim=-1, keepdim=True)
+        return outside, length
+
+    def project(self, v: Tensor) -> Tensor:
+        outside, length = self._stretch(v)
+        return torch.where(outside, v * (self.radius / length), v)
+
+    def jacobian(self, v: Tensor) -> Tensor:
+        outside, length = self._stretch(v)
+        eye = torch.eye(self.size, dtype=v.dtype, device=v.device)
+        unit = v / length
+        across = (self.radius / length)[..., None] * (eye - unit[..., :, None] * unit[..., None, :])
+        return torch.where(outside[..., None], across, eye)
+
+    def contains(self, z: Tensor) -> Tensor:
+        inside: Tensor = torch.linalg.vector_norm(z, dim=-1) <= self.radius * (1 + _CLOSE)
+        return inside
+
+
+@dataclass(frozen=True)
+class Simplex(ConvexSet):
+    """{z in R^size : z >= 0, sum z = total}."""
+
+    size: int
+    total: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.count("size", self.size)
+        checks.positive("total", self.total)
+
+    def _support(self, v: Tensor) -> Tensor:
+        """Which entries of the projection are positive: the largest, as long as they exceed their own threshold."""
+        ordered = v.detach().sort(dim=-1, descending=True).values
+        counts = torch.arange(1, self.size + 1, dtype=v.dtype, device=v.device)
+        thresholds = (ordered.cumsum(dim=-1) - self.total) / counts
+        last = (ordered > thresholds).sum(dim=-1, keepdim=True).clamp(min=1) - 1
+        return v.detach() > thresholds.gather(-1, last)
+
+    def project(self, v: Tensor) -> Tensor:
+        support = self._support(v)
+        share = (torch.where(support, v, 0.0).sum(dim=-1, keepdim=True) - self.total) / support.sum(-1, keepdim=True)
+        return torch.where(support, v - share, 0.0)
+
+    def jacobian(self, v: Tensor) -> Tensor:
+        s = self._support(v).to(v.dtype)
+        return torch.diag_embed(s) - s[..., :, None] * s[..., None, :] / s.sum(dim=-1)[..., None, None]
+
+    def contains(self, z: Tensor) -> Tensor:
+        near = (z.sum(dim=-1) - self.total).abs() <= self.total * _CLOSE
+        return near & (z >= -self.total * _CLOSE).all(dim=-1)
+
+
+@dataclass(frozen=True)
+class Polyhedron(ConvexSet):
+    """{z : C z <= d}, as model predictive control has it; C of shape (r, k), d of shape (r,).
+
+    The projection is a quadratic program (`polyhedron.py`, extra `qp`), in double precision whatever v is. Its Jacobian
+    is the orthogonal projector onto the directions along which the active constraints stay active.
+    """
+
+    C: tuple[tuple[float, ...], ...]
+    d: tuple[float, ...]
+
+    def __init__(self, C: Sequence[Sequence[float]] | Tensor, d: Sequence[float] | Tensor) -> None:
+        matrix, offsets = _numbers("C", C), _numbers("d", d)
+        if matrix.dim() != 2 or matrix.numel() == 0 or offsets.shape != matrix.shape[:1]:
+            shapes = f"{tuple(matrix.shape)} and {tuple(offsets.shape)}"
+            raise InvalidInput(f"C must have shape (r, k) and d shape (r,), with r and k at least 1, not {shapes}.")
+        checks.finite("C", matrix)
+        checks.finite("d", offsets)
+        for i, row in enumerate(matrix):
+            if not bool((row != 0).any()):
+                raise InvalidInput(f"Row {i} of C is zero, which constrains nothing: leave it out.")
+        object.__setattr__(self, "C", tuple(tuple(row) for row in matrix.tolist()))
+        object.__setattr__(self, "d", tuple(offsets.tolist()))
+        if active_constraints(*self._constraints, torch.zeros(1, self.size, dtype=torch.float64)) is None:
+            raise InvalidInput(f"The polyhedron is empty: no z satisfies all {len(self.d)} constraints C z <= d.")
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        return len(self.C[0])
+
+    @cached_property
+    def _constraints(self) -> tuple[Tensor, Tensor]:
+        """C and d with rows of C of length one."""
+        C, d = torch.tensor(self.C, dtype=torch.float64), torch.tensor(self.d, dtype=torch.float64)
+        length = torch.linalg.vector_norm(C, dim=1)
+        return C / length[:, None], d / length
+
+    @cached_property
+    def _faces(self) -> Faces | None:
+        return Faces.of(*self._constraints)
+
+    def _active(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows of v in double precision, C, d and the active constraints of each row."""
+        rows = v.reshape(-1, self.size).double()
+        C, d = (part.to(v.device) for part in self._constraints)
+        if self._faces is None:
+            return rows, C, d, self._solve(C, d, rows.detach())
+        active, missed = self._faces.to(v.device).choose(C, d, rows.detach())
+        if bool(missed.any()):
+            active[missed] = self._solve(C, d, rows.detach()[missed])
+        return rows, C, d, active
+
+    @staticmethod
+    def _solve(C: Tensor, d: Tensor, rows: Tensor) -> Tensor:
+        checks.finite("v", rows)
+        active = active_constraints(C, d, rows)
+        assert active is not None, "it was not empty when it was made"
+        return active
+
+    def project(self, v: Tensor) -> Tensor:
+        rows, C, d, active = self._active(v)
+        excess = torch.where(active, rows @ C.T - d, 0.0)
+        z: Tensor = rows - torch.linalg.solve(masked(C @ C.T, active), excess) @ C
+        return z.to(v.dtype).reshape(v.shape)
+
+    def jacobian(self, v: Tensor) -> Tensor:
+        _, C, _, active = self._active(v)
+        normals = torch.where(active[:, :, None], C, 0.0)
+        J = torch.eye(self.size, dtype=C.dtype, device=C.device) - normals.mT @ torch.linalg.solve(
+            masked(C @ C.T, active), normals
+        )
+        result: Tensor = J.to(v.dtype).reshape(*v.shape, self.size)
+        return result
+
+    def contains(self, z: Tensor) -> Tensor:
+        C, d = (part.to(z.device) for part in self._constraints)
+        inside: Tensor = (z.double() @ C.T - d <= _CLOSE * (1 + d.abs())).all(dim=-1)
+        return inside
+
+
+def _numbers(name: str, value: Sequence[Sequence[float]] | Sequence[float] | Tensor | float) -> Tensor:
+    try:
+        return torch.as_tensor(value, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"{name} must hold numbers, not {value!r}.") from error
+
+
+def _vector(name: str, value: float | Sequence[float] | Tensor) -> tuple[float, ...]:
+    vector = _numbers(name, value).reshape(-1)
+    if vector.numel() == 0 or bool(vector.isnan().any()):
+        raise InvalidInput(f"{name} must be a number or one number a unit, not {value!r}.")
+    return tuple(vector.tolist())

@@ -1,0 +1,55 @@
+"""Back-substitution: the equilibrium of a feed-forward network, layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lben.errors import InvalidInput
+from lben.operators import Operator
+from lben.solvers.base import Iteration, Problem, Solution, Solver
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackSubstitution(Solver):
+    """z_k = sigma(W_k1 z_1 + .. + W_k,k-1 z_k-1 + b_k) for the layers k = 1, 2, ..: one sweep, exact to rounding.
+
+    For a strictly block lower triangular W alone, as `from_sequential` makes them; the adjoint is swept backwards.
+    """
+
+    max_iterations: int = 1
+
+    def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
+        layers = problem.operator.layers
+        if layers is None:
+            raise InvalidInput(
+                "BackSubstitution needs a strictly block lower triangular W, as a feed-forward network has it, and "
+                "this one is not: use lben.PeacemanRachford()."
+            )
+        return _Sweep(problem, layers)
+
+    def first_burst(self, operator: Operator) -> int:
+        return 1
+
+
+class _Sweep(Iteration):
+    """Every layer applies the activation to all units, of which only its own count: it may differ from unit to unit."""
+
+    def __init__(self, problem: Problem, layers: tuple[tuple[int, int], ...]) -> None:
+        self.problem = problem
+        self.layers = layers
+        self.z = torch.zeros_like(problem.b)
+
+    def advance(self, steps: int) -> None:
+        operator, sigma = self.problem.operator, self.problem.activation
+        W, v = operator.matrix(), self.problem.b.clone()
+        assert W is not None
+        for first, end in reversed(self.layers) if operator.transposed else self.layers:
+            known = slice(end, None) if operator.transposed else slice(0, first)
+            v[:, first:end] += self.z[:, known] @ W[first:end, known].T
+            self.z[:, first:end] = sigma(v)[:, first:end]
+
+    def candidate(self) -> Tensor:
+        return self.z

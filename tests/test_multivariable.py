@@ -1,0 +1,382 @@
+"""Activations in blocks: each is the prox it claims to be, its Jacobian is right, and Lambda is constant on blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cvxpy
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import lben
+from lben.jacobians import Jacobian
+from lben.polyhedron import Faces, active_constraints
+from lben.solvers.base import Problem
+from lben.solvers.loop import newton_step
+from tests.problems import SOLVERS, biases, name, operator
+
+HEXAGON = lben.Polyhedron([[1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1]], [1, 1, 1, 1, 1.5, 1.5])
+ACTIVATIONS: list[lben.Activation] = [
+    lben.Projection(lben.Box([-1, 0, -0.5], [1, 2, float("inf")])),
+    lben.Projection(lben.Ball(3, 0.8)),
+    lben.Projection(lben.Simplex(3, 2.0)),
+    lben.Projection(HEXAGON),
+    lben.Softmax(3),
+    lben.GroupSoftThreshold(2, 0.7),
+    lben.Blocks([(lben.ReLU(), 1), (lben.Softmax(2), 2), (lben.Identity(), 1), (lben.Projection(HEXAGON), 2)]),
+]
+ALPHAS = [1e-3, 0.05, 0.5, 1.0, 2.0, 30.0, 1e3]
+
+
+def points(count: int = 40, seed: int = 0) -> Tensor:
+    return 2 * torch.randn(count, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def random_polyhedron(rows: int, size: int, seed: int) -> lben.Polyhedron:
+    """One that contains a point which is not the origin."""
+    generator = torch.Generator().manual_seed(seed)
+    C = torch.randn(rows, size, generator=generator, dtype=torch.float64)
+    inside = torch.randn(size, generator=generator, dtype=torch.float64)
+    return lben.Polyhedron(C, C @ inside + torch.rand(rows, generator=generator, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_prox_solves_its_equation(activation: lben.Activation, alpha: float) -> None:
+    """At u = alpha v + (1 - alpha) sigma(v) the answer is sigma(v), known beforehand."""
+    v = points()
+    u = alpha * v + (1 - alpha) * activation(v)
+    assert torch.allclose(activation.prox(u, alpha), activation(v), atol=1e-14 * (1 + 30 * alpha), rtol=0)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+@pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])
+def test_prox_minimises_its_definition(activation: lben.Activation, alpha: float) -> None:
+    """No point that sigma takes is better than prox^alpha(u) in |z - u|^2/2 + alpha f(z)."""
+    u = points(20)
+    candidates = activation(points(400, seed=1))
+
+    def objective(z: Tensor) -> Tensor:
+        return ((z - u[:, None]) ** 2).sum(dim=-1) / 2 + alpha * activation.potential(z).sum(dim=-1)
+
+    best = objective(activation.prox(u, alpha)[:, None])
+    assert bool(torch.isfinite(best).all())
+    assert bool((best <= objective(candidates[None]) + 1e-9).all())
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 7.0])
+def test_sigma_is_firmly_nonexpansive_with_lambda_constant_on_blocks(activation: lben.Activation, alpha: float) -> None:
+    """(sigma(a) - sigma(b))' Lam (a - b) >= |sigma(a) - sigma(b)|^2_Lam, the condition behind every certificate."""
+    a, b = points(500), points(500, seed=1)
+    groups = activation.groups(6)
+    groups = torch.arange(6) if groups is None else groups
+    lam = torch.rand(6, dtype=torch.float64)[groups] + 0.1
+    moved = activation.prox(a, alpha) - activation.prox(b, alpha)
+    assert bool(((moved * lam * (a - b - moved)).sum(dim=-1) >= -1e-12).all())
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 4.0])
+def test_jacobians_of_sigma_and_prox(activation: lben.Activation, alpha: float) -> None:
+    """By autograd and finite differences, to second order, and as `gain` has them: symmetric, between 0 and I."""
+    v = points(3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda u: activation.prox(u, alpha), v)
+    assert torch.autograd.gradgradcheck(lambda u: activation.prox(u, alpha), v)
+    J = activation.gain(v.detach()).times(torch.eye(6, dtype=torch.float64))
+    rows = [torch.autograd.functional.jacobian(activation, row) for row in v.detach()]
+    assert torch.allclose(J, torch.stack(rows), atol=1e-12)
+    assert torch.allclose(J, J.mT, atol=1e-15)
+    values = torch.linalg.eigvalsh(J)
+    assert float(values.min()) >= -1e-12
+    assert float(values.max()) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+def test_a_gain_is_a_linear_activation(activation: lben.Activation) -> None:
+    v = points(8)
+    gain: Jacobian = activation.gain(v)
+    J = gain.times(torch.eye(6, dtype=torch.float64))
+    u, w = points(8, seed=1), points(8, seed=2)
+    apply = torch.linalg.vecdot(J, u[:, None])
+    assert torch.allclose(gain(u), apply, atol=1e-13)
+    for alpha in (0.2, 3.0):
+        mixed = alpha * u + (1 - alpha) * apply
+        assert torch.allclose(gain.prox(mixed, alpha), apply, atol=1e-12)
+        assert torch.allclose(gain.reflection(alpha)(mixed), 2 * apply - mixed, atol=1e-12)
+    index = torch.tensor([5, 1])
+    assert torch.allclose(gain.rows(index)(u[index]), apply[index], atol=1e-13)
+    parts = tuple(tensor.clone().requires_grad_() for tensor in gain.tensors)
+    expected = torch.autograd.grad((w * gain.rebind(*parts)(u)).sum(), parts)
+    for found, wanted in zip(gain.pullback(w, u), expected, strict=True):
+        assert torch.allclose(found, wanted, atol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 16), st.integers(1, 6), st.integers(0, 10**6))
+def test_projection_onto_any_polyhedron_satisfies_its_optimality_conditions(rows: int, size: int, seed: int) -> None:
+    """z is feasible, and v - z lies in the cone of the normals that are active there, by least squares."""
+    from scipy.optimize import nnls
+
+    polyhedron = random_polyhedron(rows, size, seed)
+    v = 4 * torch.randn(6, size, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    z = polyhedron.project(v)
+    C, d = np.array(polyhedron.C), np.array(polyhedron.d)
+    assert bool(polyhedron.contains(z).all())
+    for point, target in zip(z.numpy(), v.numpy(), strict=True):
+        active = d - C @ point < 1e-9
+        left = np.linalg.norm(target - point) if not active.any() else nnls(C[active].T, target - point)[1]
+        assert left < 1e-8
+
+
+def test_projection_onto_a_polyhedron_is_that_of_a_general_solver() -> None:
+    cp: Any = cvxpy
+    polyhedron = random_polyhedron(8, 4, 0)
+    for v in points(5)[:, :4]:
+        z = cp.Variable(4)
+        constraints = [np.array(polyhedron.C) @ z <= np.array(polyhedron.d)]
+        cp.Problem(cp.Minimize(cp.sum_squares(z - v.numpy())), constraints).solve(solver=cp.CLARABEL)
+        assert torch.allclose(polyhedron.project(v), torch.as_tensor(z.value), atol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(1, 1), (5, 2), (8, 3)])
+def test_looking_through_all_faces_finds_the_active_constraints(rows: int, size: int) -> None:
+    """The two ways to the active constraints agree, wherever both are open."""
+    for seed in range(10):
+        C, d = random_polyhedron(rows, size, seed)._constraints
+        v = 4 * points(30, seed)[:, :size]
+        faces = Faces.of(C, d)
+        assert faces is not None
+        chosen, missed = faces.choose(C, d, v)
+        assert not bool(missed.any())
+        found = active_constraints(C, d, v)
+        assert found is not None
+        assert torch.equal(chosen, found)
+    assert Faces.of(torch.eye(13, dtype=torch.float64), torch.ones(13, dtype=torch.float64)) is None
+
+
+def test_degenerate_polyhedra() -> None:
+    """Parallel, repeated and scaled constraints, a single point, and an equality written as two inequalities."""
+    v = points(20)[:, :2]
+    repeated = lben.Polyhedron([[1, 0], [2, 0], [1, 0], [1e6, 1e6]], [1, 2, 1.5, 1e6])
+    plain = lben.Polyhedron([[1, 0], [1, 1]], [1, 1])
+    assert torch.allclose(repeated.project(v), plain.project(v), atol=1e-12)
+    point = lben.Polyhedron([[1, 0], [-1, 0], [0, 1], [0, -1]], [0.5, -0.5, 2, -2])
+    assert torch.allclose(point.project(v), torch.tensor([0.5, 2.0], dtype=torch.float64).expand(20, 2), atol=1e-12)
+    line = lben.Polyhedron([[1, 1], [-1, -1]], [1, -1])
+    assert torch.allclose(line.project(v), v - (v.sum(dim=-1, keepdim=True) - 1) / 2, atol=1e-12)
+    assert torch.allclose(
+        lben.Polyhedron([[1.0, 0], [0, 1], [-1, 0], [0, -1]], [1.0, 1, 1, 1]).project(v), v.clamp(-1, 1), atol=1e-12
+    )
+
+
+def test_known_projections() -> None:
+    v = points()
+    ball = lben.Projection(lben.Ball(6, 0.5))(v)
+    assert torch.allclose(ball, 0.5 * v / v.norm(dim=-1, keepdim=True))
+    simplex = lben.Projection(lben.Simplex(6))(v)
+    assert torch.allclose(simplex.sum(dim=-1), torch.ones(40, dtype=torch.float64))
+    as_polyhedron = lben.Polyhedron(
+        torch.cat([-torch.eye(6), torch.ones(1, 6), -torch.ones(1, 6)]), [0.0] * 6 + [1.0, -1.0]
+    )
+    assert torch.allclose(simplex, as_polyhedron.project(v), atol=1e-11)
+    assert torch.allclose(lben.GroupSoftThreshold(1, 0.7)(v), torch.nn.functional.softshrink(v, 0.7))
+    assert torch.equal(lben.Projection(lben.Box(-1, 1))(v), lben.HardTanh()(v))
+    single = lben.Projection(HEXAGON)(v.float())
+    assert single.dtype == torch.float32
+    assert torch.allclose(single.double(), lben.Projection(HEXAGON)(v), atol=1e-6)
+
+
+def network(activation: lben.Activation, *, gamma: float | None = 1.0, seed: int = 0) -> lben.LBEN:
+    """An LBEN in double precision whose metric spreads from block to block."""
+    torch.manual_seed(seed)
+    net = lben.LBEN(4, 6, 3, gamma=gamma, activation=activation, solver=lben.PeacemanRachford(tolerance=1e-11)).double()
+    with torch.no_grad():
+        net.get_parameter("parameterization.d").normal_(0, 0.7)
+        net.get_parameter("parameterization.V").mul_(2)
+    return net
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+def test_gradients_of_equilibria(activation: lben.Activation) -> None:
+    """In training by the fused layer, in evaluation by the other, to second order."""
+    net = network(activation)
+    x = points(2)[:, :4].requires_grad_()
+    for training in (True, False):
+        net.train(training)
+        assert torch.autograd.gradcheck(net, x)
+        assert torch.autograd.gradgradcheck(net, x)
+    loss = net(x).square().sum()
+    d = net.get_parameter("parameterization.d")
+    (grad,) = torch.autograd.grad(loss, d)
+    with torch.no_grad():
+        d[0] += 1e-6
+        higher = net(x).square().sum()
+        d[0] -= 2e-6
+        lower = net(x).square().sum()
+    assert float(grad[0]) == pytest.approx(float(higher - lower) / 2e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=name)
+def test_every_solver_finds_the_same_equilibrium(solver: lben.Solver) -> None:
+    activation = lben.Blocks([(lben.Tanh(), 1), (lben.Softmax(2), 2), (lben.Projection(lben.Ball(3)), 3)])
+    net = network(activation).eval()
+    x = points(5)[:, :4]
+    net.solver = replace(solver, tolerance=1e-9)
+    found = net.solve(x)
+    W, b = net.weights().W, x @ net.weights().U.T + net.weights().bz
+    assert bool(found.converged.all())
+    assert torch.allclose(found.z, activation(found.z @ W.T + b), atol=1e-7)
+
+
+def test_newton_takes_the_whole_jacobian() -> None:
+    """From close by, one semismooth step lands on the equilibrium of a piecewise linear network."""
+    W, activation = operator(6, spread=0.0), lben.Projection(HEXAGON)
+    problem = Problem(W, activation, biases(8, 6))
+    z = problem.b
+    for _ in range(20):
+        z = z + newton_step(problem, z)
+    assert torch.allclose(z, activation(W.affine(z, problem.b)), atol=1e-10)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(ACTIVATIONS), st.sampled_from([0.2, 1.0, 5.0]), st.integers(0, 10**6))
+def test_bounds_hold_and_are_in_order(activation: lben.Activation, gamma: float, seed: int) -> None:
+    net = network(activation, gamma=gamma, seed=seed).eval()
+    tight = lben.tightest_bound(net)
+    assert tight.gamma is not None
+    groups = activation.groups(6)
+    if groups is not None:
+        for block in groups.unique():
+            assert len(tight.lam[groups == block].unique()) == 1
+    x = 3 * points(24, seed)[:, :4]
+    with torch.no_grad():
+        y = net(x)
+    slope = float((torch.cdist(y, y) / torch.cdist(x, x).fill_diagonal_(torch.inf)).max())
+    assert slope <= tight.gamma * (1 + 1e-9)
+    assert tight.gamma <= gamma * (1 + 1e-9)
+    assert lben.certify(net).holds
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS[1:], ids=repr)
+def test_certificates_on_blocks(activation: lben.Activation) -> None:
+    """The barrier method agrees with SCS and ball arithmetic; a metric per unit proves less than it seems to."""
+    net = network(activation).eval()
+    tight, weights = lben.tightest_bound(net, rigorous=True), net.weights().detach()
+    assert tight.gamma == pytest.approx(lben.tightest_bound(net, solver="scs").gamma, rel=1e-4)
+    alone = lben.tightest_bound(replace(weights, lam=None)).gamma  # for units that act alone, over more metrics
+    assert alone is not None
+    assert tight.gamma is not None
+    assert alone <= tight.gamma * (1 + 1e-6)
+    free = replace(weights, lam=None, gamma=None)
+    found = lben.tightest_bound(free, activation=activation).gamma
+    assert found == pytest.approx(tight.gamma, rel=1e-5)
+    assert lben.well_posed(net).holds
+    radius = lben.certified_radius(net, points(6)[:, :4])
+    assert float(radius.radius.min()) >= 0
+    assert 0 < lben.lipschitz_lower_bound(net, restarts=2, steps=5).value <= tight.gamma
+
+
+def test_blocks_can_fail_where_units_alone_would_not() -> None:
+    """W = [[0, 3], [0, 0]] is well-posed for units alone, but for a block Lam = I is the only metric, and fails."""
+    W = torch.tensor([[0.0, 3.0], [0.0, 0.0]], dtype=torch.float64)
+    eye, zero = torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    weights = lben.Weights(W, eye, zero, eye, zero)
+    assert lben.well_posed(weights).holds
+    net = lben.UnconstrainedEN.from_weights(weights, activation=lben.Softmax(2))
+    found = lben.well_posed(net)
+    assert not found.holds
+    assert not lben.well_posed(W, activation=lben.Softmax(2)).holds
+    assert found.witness is not None
+    assert float(torch.linalg.eigvalsh(found.witness)[0]) >= -1e-12
+    assert float(((eye - W) @ found.witness).trace()) <= 1e-12
+    with pytest.raises(lben.NotWellPosed):
+        lben.tightest_bound(weights, activation=lben.Softmax(2))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+def test_save_load_and_from_weights(activation: lben.Activation, tmp_path: Path) -> None:
+    net = network(activation).eval()
+    x = points(3)[:, :4]
+    lben.save(net, tmp_path / "net")
+    again = lben.load(tmp_path / "net")
+    assert again.activation == net.activation
+    assert torch.equal(again.eval()(x), net(x))
+    third = lben.LBEN.from_weights(net.weights(), activation=activation, solver=net.solver).eval()
+    assert torch.allclose(third(x), net(x), atol=1e-9)
+
+
+def block_weights() -> lben.Weights:
+    weights = network(lben.ReLU()).weights().detach()
+    return replace(weights, lam=torch.arange(1.0, 7.0, dtype=torch.float64), gamma=None)
+
+
+CALLS: list[tuple[str, Callable[[], object], str]] = [
+    ("infeasible", lambda: lben.Polyhedron([[1], [-1]], [-1, -1]), "polyhedron is empty"),
+    ("infeasible in the plane", lambda: lben.Polyhedron([[1, 0], [0, 1], [-1, -1]], [0, 0, -1]), "is empty"),
+    ("no constraints", lambda: lben.Polyhedron(torch.zeros(0, 2), []), r"not \(0, 2\)"),
+    ("d too long", lambda: lben.Polyhedron([[1, 0]], [1, 2]), r"\(1, 2\) and \(2,\)"),
+    ("zero row", lambda: lben.Polyhedron([[1, 0], [0, 0]], [1, 2]), "Row 1 of C is zero"),
+    ("NaN", lambda: lben.Polyhedron([[float("nan"), 0]], [1]), "C holds nan"),
+    ("text", lambda: lben.Polyhedron("C", [1]), "C must hold numbers, not 'C'"),  # type: ignore[arg-type]
+    ("empty box", lambda: lben.Box([0, 2], [1, 1]), "low = 2 is not below high = 1"),
+    ("box of two lengths", lambda: lben.Box([0, 2], [1, 1, 1]), "low has 2 entries, high 3"),
+    ("box of nothing", lambda: lben.Box([], []), "low must be a number"),
+    ("empty softmax", lambda: lben.Softmax(0), "size .* not 0"),
+    ("empty ball", lambda: lben.Ball(0), "size .* not 0"),
+    ("radius 0", lambda: lben.Ball(2, 0.0), "radius .* not 0.0"),
+    ("negative simplex", lambda: lben.Simplex(2, -1.0), "total .* not -1.0"),
+    ("no threshold", lambda: lben.GroupSoftThreshold(2, 0.0), "threshold .* not 0.0"),
+    ("no set", lambda: lben.Projection(3), "not 3"),  # type: ignore[arg-type]
+    ("alpha 0", lambda: lben.Softmax(2).prox(points(), 0.0), "alpha .* not 0.0"),
+    ("empty list", lambda: lben.Blocks([]), "empty"),
+    ("empty block", lambda: lben.Blocks([(lben.ReLU(), 0)]), "units of a block .* not 0"),
+    ("no pair", lambda: lben.Blocks([lben.ReLU()]), "pairs"),  # type: ignore[list-item]
+    ("3 units of 2", lambda: lben.Blocks([(lben.Softmax(2), 3)]), "3 units cannot be divided"),
+    ("5 units of 2", lambda: lben.LBEN(4, 5, 3, activation=lben.Softmax(2)), "5 units cannot be divided"),
+    ("shape", lambda: lben.Softmax(4)(points()), r"blocks of 4, but the tensor's shape is \(40, 6\)"),
+    ("shape of Blocks", lambda: ACTIVATIONS[-1](points()[:, :5]), r"6 units, but .* \(40, 5\)"),
+    ("later", lambda: setattr(network(lben.ReLU()), "activation", lben.Softmax(2)), "make a new one"),
+    ("larger later", lambda: setattr(network(lben.Softmax(2)), "activation", lben.Softmax(3)), "make a new one"),
+    ("lam", lambda: lben.certify(block_weights(), activation=lben.Softmax(2)), "block 0 it goes from 1 to 2"),
+    (
+        "lam given",
+        lambda: lben.certify(network(lben.Softmax(2)), lam=torch.arange(1.0, 7.0)),
+        "constant on every block",
+    ),
+    ("lam of LBEN", lambda: lben.LBEN.from_weights(block_weights(), activation=lben.Softmax(2)), "constant on every"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), [case[1:] for case in CALLS], ids=[case[0] for case in CALLS])
+def test_bad_input_is_named(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(lben.InvalidInput, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_scalars_side_by_side_are_per_unit() -> None:
+    blocks = lben.Blocks([(lben.ReLU(), 2), (lben.Tanh(), 4)])
+    units = lben.PerUnit([lben.ReLU()] * 2 + [lben.Tanh()] * 4)
+    one, other = network(blocks).eval(), network(units).eval()
+    x = points(5)[:, :4]
+    assert torch.allclose(one(x), other(x), atol=1e-12)
+    assert lben.tightest_bound(one).gamma == lben.tightest_bound(other).gamma
+    assert lben.lipschitz_lower_bound(one, x, restarts=2, steps=2).value > 0
+
+
+def test_networks_that_need_no_common_metric_change_activations_freely() -> None:
+    mon = lben.MON(4, 6, 3)
+    mon.activation = lben.Softmax(3)
+    assert lben.certify(mon).holds
+    net = network(lben.Softmax(3))
+    net.activation = lben.Softmax(1)
+    net.activation = lben.ReLU()
+    assert lben.certify(net).holds
