@@ -97,11 +97,12 @@ def draw(net: lben.LBEN, costs: list[float], bounds: list[float], slopes: list[f
     right.plot(GAMMAS, bounds, "o-", label="proved")
     right.plot(GAMMAS, slopes, "v:", label="shown by two states")
     right.set(title="gain from state to push", xlabel="γ asked for", xscale="log", yscale="log", xticks=GAMMAS)
+    right.set(xlim=(0.4, 3.6), ylim=(0.35, 2.4))
     right.set_xticklabels([f"{gamma:g}" for gamma in GAMMAS])
     right.set_yticks(GAMMAS, [f"{gamma:g}" for gamma in GAMMAS])
     right.minorticks_off()
     for gamma, bound, value in zip(GAMMAS, bounds, costs, strict=True):
-        right.annotate(f"cost {value:.2f}", (gamma, bound), xytext=(4, -12), textcoords="offset points", fontsize=8)
+        right.annotate(f"cost {value:.2f}", (gamma, bound), xytext=(8, -14), textcoords="offset points", fontsize=8)
     right.legend(frameon=False)
     right.grid(alpha=0.3)
     figure.savefig(FOLDER / "controller.png", dpi=150)
