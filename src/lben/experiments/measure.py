@@ -51,7 +51,7 @@ class Effort:
     @staticmethod
     def of(units: int, images: int, *, proved: bool) -> Effort:
         if units > WIDEST:
-            return Effort(min(images, 100), min(images, 1000), 16, 4, 60, 4)
+            return Effort(min(images, 50), min(images, 1000), 16, 4, 60, 4)
         if units > WIDE:
             return Effort(min(images, 500), images, 100, 8, 200, 5)
         return Effort(images if proved else min(images, 2000), images, images, 32, 200, _STEPS_TIMED)
@@ -117,6 +117,8 @@ def measure(
         solver = _CERTIFICATION if units > WIDEST else None
         certified = certified_accuracy(net, x[some], y[some], radii, domain="pixels", solver=solver).accuracy.tolist()
         certified_error = (1 - certified_accuracy(net, x[few], y[few], SIZES, solver=solver).accuracy).tolist()
+    if units > WIDEST and isinstance(net, BaseNetwork):
+        net.solver = PeacemanRachford(tolerance=TRAINING_TOLERANCE)  # gradients show the way; what they find is checked
     fast = attack(net, x[few], y[few], SIZES, method="fgm", seed=seed)
     slow = attack(net, x[few], y[few], SIZES, method="pgd", steps=20, restarts=1, seed=seed)
     return Measured(
