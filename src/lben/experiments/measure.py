@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from lben.attacks import attack
 from lben.baselines import FeedForward, halving_search
@@ -138,13 +138,12 @@ def measure(
         tight=tight,
         lower=lower.value,
         lower_proved=lower.proved,
-        steps=_steps(net, data) if isinstance(net, BaseNetwork) else None,
+        steps=_steps(net, x[: min(effort.points, 128)]) if isinstance(net, BaseNetwork) else None,
     )
 
 
-def _steps(net: BaseNetwork, data: ImageData) -> dict[str, Any] | None:
-    """The automatic step beside the one that halving finds, on a batch of test images."""
-    x = pixels(data.test_images[:128])
+def _steps(net: BaseNetwork, x: Tensor) -> dict[str, Any] | None:
+    """The automatic step beside the one that halving finds, on a batch of images."""
     net.solver = PeacemanRachford(tolerance=EVALUATION_TOLERANCE)
     try:
         automatic = net.solve(x, keep_history=True)
