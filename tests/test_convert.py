@@ -144,6 +144,12 @@ def test_the_linear_part_of_a_leaky_relu_is_no_slope() -> None:
     assert bound < 0.99 * lipsdp(matrices)
 
 
+def test_a_hardtanh_without_a_ceiling_is_a_relu() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.Hardtanh(-0.5, float("inf")), nn.Linear(4, 2)).double()
+    x = torch.randn(20, 3, dtype=torch.float64)
+    assert torch.allclose(lben.from_sequential(module)(x), module(x), atol=1e-13)
+
+
 def test_a_linear_network_has_its_norm_as_bound() -> None:
     for sizes in ((4, 6, 2), (2, 3, 5)):
         module = layers(sizes, nn.Identity)
@@ -240,6 +246,25 @@ class Square(nn.Module):
         return x**2
 
 
+class Skip(nn.Sequential):
+    """A sequence that does more than its layers say."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        y: Tensor = input + self[0](input)
+        return y
+
+
+class Twice(lben.Residual):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def doubled() -> nn.Linear:
+    layer = nn.Linear(4, 4)
+    layer.register_forward_hook(lambda module, inputs, output: 2 * output)
+    return layer
+
+
 @pytest.mark.parametrize(
     ("stages", "words"),
     [
@@ -253,7 +278,13 @@ class Square(nn.Module):
         ([nn.Linear(4, 3), nn.ELU(2.0)], r"ELU\(a=2.0\) has slope 2"),
         ([nn.Conv2d(1, 2, 3), nn.ReLU()], "first layer is Conv2d.* input_shape"),
         ([nn.ReLU()], "first layer is ReLU"),
-        ([], "first layer is missing"),
+        ([], "holds no layers"),
+        ([nn.Linear(4, 4), Skip(nn.Linear(4, 4))], "Layer 1, Skip, can neither"),
+        ([nn.Linear(4, 4), Twice(nn.Linear(4, 4))], "Layer 1, Twice, can neither"),
+        ([doubled()], "Layer 0, Linear, has hooks"),
+        ([nn.Linear(4, 4), lben.Residual(doubled())], "Layer 1.0, Linear, has hooks"),
+        ([nn.Linear(4, 4), nn.Flatten(0)], "Layer 1, Flatten, mixes the samples"),
+        ([nn.Linear(4, 4), nn.Hardtanh(-float("inf"), 1.0)], "Layer 1, Hardtanh, can neither"),
     ],
 )
 def test_what_cannot_be_folded_is_named(stages: list[nn.Module], words: str) -> None:
@@ -266,6 +297,10 @@ def test_other_bad_input_is_named() -> None:
         lben.from_sequential([nn.Linear(2, 2)])  # type: ignore[arg-type]
     with pytest.raises(lben.InvalidInput, match=r"input_shape .* not 0"):
         lben.from_sequential(nn.Sequential(nn.ReLU()), input_shape=(3, 0))
+    with pytest.raises(lben.InvalidInput, match=r"such as \(1, 28, 28\), not 3.5"):
+        lben.from_sequential(nn.Sequential(nn.ReLU()), input_shape=3.5)  # type: ignore[arg-type]
+    with pytest.raises(lben.InvalidInput, match="Layer 0, Skip, can neither"):
+        lben.from_sequential(Skip(nn.Linear(2, 2)))
     with pytest.raises(lben.InvalidInput, match="float16"):
         lben.from_sequential(nn.Sequential(nn.Linear(2, 2)).half())
     with pytest.raises(lben.InvalidInput, match="BackSubstitution needs a strictly block lower triangular W"):

@@ -177,6 +177,13 @@ def test_degenerate_polyhedra() -> None:
     )
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_potential_is_finite_where_sigma_leads(activation: lben.Activation, dtype: torch.dtype) -> None:
+    v = 3 * points(200).to(dtype)
+    assert bool(activation.potential(activation(v)).isfinite().all())
+
+
 def test_known_projections() -> None:
     v = points()
     ball = lben.Projection(lben.Ball(6, 0.5))(v)
@@ -319,6 +326,12 @@ def block_weights() -> lben.Weights:
 
 
 CALLS: list[tuple[str, Callable[[], object], str]] = [
+    ("far too large", lambda: lben.Polyhedron([[1e200, 0]], [1e200]), "too large or too small"),
+    ("far too small", lambda: lben.Polyhedron([[1e-200, 0]], [1e-200]), "too large or too small"),
+    ("far away", lambda: lben.Polyhedron([[-1, 0]], [-1e31]), "too large or too small"),
+    ("not a tensor", lambda: lben.Softmax(3)([1.0, 2.0, 3.0]), "not list"),  # type: ignore[arg-type]
+    ("convolution", lambda: lben.ConvMON((1, 8, 8), 2, 3, activation=lben.Softmax(2)), "units that act in blocks need"),
+    ("contraction", lambda: lben.contraction(network(lben.Softmax(3))), "acts on several at once"),
     ("infeasible", lambda: lben.Polyhedron([[1], [-1]], [-1, -1]), "polyhedron is empty"),
     ("infeasible in the plane", lambda: lben.Polyhedron([[1, 0], [0, 1], [-1, -1]], [0, 0, -1]), "is empty"),
     ("no constraints", lambda: lben.Polyhedron(torch.zeros(0, 2), []), r"not \(0, 2\)"),

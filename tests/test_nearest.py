@@ -90,6 +90,8 @@ def test_a_feed_forward_network_is_where_training_starts() -> None:
     distances = [start.distance for start in starts]
     assert distances == sorted(distances)
     assert starts[0].relative < 0.05
+    whole = lben.LBEN.initialize_from(imported, 1.5 * tight)
+    assert torch.equal(whole.net.eval()(x), starts[0].net.eval()(x))
     wanted = module(x).detach()
     near, far = (float((start.net.eval()(x).detach() - wanted).norm() / wanted.norm()) for start in starts[::2])
     assert near < 0.05 < far
@@ -102,6 +104,16 @@ def test_a_feed_forward_network_is_where_training_starts() -> None:
     assert bool((V.grad.abs() > 0).any(dim=1).all())  # no direction is stuck
     assert all(bool((a != b).any()) for a, b in zip(before, starts[1].net.parameters(), strict=True))
     assert lben.certify(starts[1].net).holds
+
+
+def test_a_network_is_taken_with_its_activation_and_normalisation() -> None:
+    normalize = lben.Normalize(0.5, 0.25)
+    module = nn.Sequential(normalize, nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    net = lben.from_sequential(module)
+    tight, x = lben.tightest_bound(net).gamma, torch.rand(10, 3, dtype=torch.float64)
+    assert tight is not None
+    start = lben.LBEN.initialize_from(net, 2 * tight)
+    assert torch.allclose(start.net.eval()(x), module(x), atol=1e-3)
 
 
 def test_weights_of_which_nothing_is_proved_are_a_start_too() -> None:
@@ -128,5 +140,5 @@ def test_bad_input_is_named() -> None:
         lben.LBEN.initialize_from(free_weights(), 1.0, epsilon=0)
     with pytest.raises(lben.InvalidInput, match=r"lam must have shape"):
         lben.LBEN.initialize_from(free_weights(), 1.0, lam=torch.ones(4))
-    with pytest.raises(lben.InvalidInput, match=r"not 3"):
+    with pytest.raises(lben.InvalidInput, match=r"not int"):
         lben.LBEN.initialize_from(3, 1.0)  # type: ignore[arg-type]

@@ -162,6 +162,35 @@ def test_every_well_posed_ode_falls_along_its_lyapunov_function_to_its_equilibri
             assert float(ode.half_space(states, x).excess(z).min()) >= -1e-8
 
 
+def test_the_lyapunov_function_knows_blocks() -> None:
+    blocks = lben.Blocks([(lben.ReLU(), 1), (lben.Projection(lben.Box([-1, 0], [1, 1])), 4), (lben.Softmax(2), 2)])
+    torch.manual_seed(0)
+    net = lben.LBEN(2, 7, 1, activation=blocks, solver=lben.PeacemanRachford(tolerance=1e-12)).double()
+    ode, x = lben.ODE(net), torch.randn(4, 2, dtype=D)
+    v = ode.simulate(x, 4 * torch.randn(4, 7, dtype=D), torch.linspace(0, 20, 21, dtype=D)).detach()
+    level = ode.lyapunov(v, x).detach()
+    assert bool((level[1:] <= level[:-1] + 1e-6).all())
+    assert float(level[0].min()) > 1e-2 > float(level[-1].max()) >= float(level.min()) >= -1e-9
+
+
+def test_times_far_from_zero_and_no_samples_at_all() -> None:
+    ode = lben.ContractingODE(1, 3, 1, rate=0.1)
+    grid = 1e8 + torch.arange(5, dtype=D)  # which float32 cannot tell apart
+    x, v0 = torch.randn(5, 2, 1), torch.randn(2, 3)
+    assert torch.allclose(ode.simulate(x, v0, grid), ode.simulate(x, v0, grid - 1e8), atol=1e-5)
+    assert ode.simulate(x[:, :0], v0[:0], grid).shape == (5, 0, 3)
+    assert torch.equal(lben.ODE(ode)(x[0]), ode(x[0]))
+
+
+@pytest.mark.parametrize("a", [-3.0, -15.0])
+def test_the_gain_of_units_that_act_alone(a: float) -> None:
+    """Of v' = -v + a relu(v) + x, y = relu(v): at rest it is 1/(1 - a)."""
+    identity, zero = torch.eye(2, dtype=D), torch.zeros(2, dtype=D)
+    gain = lben.incremental_gain(lben.Weights(a * identity, identity, zero, identity, zero)).gain
+    assert gain is not None
+    assert 1 / (1 - a) <= gain < 1
+
+
 def test_the_other_ode_is_the_same_one_seen_through_w() -> None:
     """v = W z + U x + bz obeys Equation `neural-ode` if z obeys z' = -z + sigma(W z + U x + bz)."""
     net = lben.LBEN(3, 5, 2, gamma=0.5, activation=lben.Tanh()).double().eval()
@@ -417,9 +446,14 @@ V0, X = torch.zeros(2, 4), torch.ones(2, 3)
         (lambda ode: ode.simulate(lambda t: X[:1], V0, T), r"not \(1, 3\)"),
         (lambda ode: ode.simulate("x", V0, T), "not str"),
         (lambda ode: ode.simulate(X * torch.inf, V0, T), "x holds inf"),
+        (lambda ode: ode.simulate(lambda t: X * torch.nan, V0, T), r"x\(t\) holds nan"),
         (lambda ode: ode.simulate(X, V0, T, tolerance=0.0), "tolerance"),
-        (lambda ode: lben.ContractingODE(3, 4, 2, rate=1.0), "rate must lie between 0 and 1, not 1.0"),
-        (lambda ode: lben.ContractingODE(3, 4, 2, rate=0.0), "rate must lie between 0 and 1, not 0.0"),
+        (lambda ode: ode.simulate(X, V0, T, tolerance=1e-20), "tolerance must be at least"),
+        (lambda ode: ode.lyapunov(V0[:, :3], X), "4 features"),
+        (lambda ode: ode.lyapunov(V0[:1], X), r"\(1, 4\), which does not fit x"),
+        (lambda ode: ode.half_space(V0 * torch.nan, X), "v holds nan"),
+        (lambda ode: lben.ContractingODE(3, 4, 2, rate=1.0), "rate must lie between 0 and 1, .* not 1.0"),
+        (lambda ode: lben.ContractingODE(3, 4, 2, rate=0.0), "rate must lie between 0 and 1, .* not 0.0"),
         (lambda ode: lben.ContractingODE(3, 4, 2, rate=float("nan")), "not nan"),
         (lambda ode: lben.frequency_test(torch.eye(2), lam=-torch.ones(2)), "lam must be positive"),
         (lambda ode: lben.frequency_test(torch.ones(2, 3)), "square"),

@@ -90,6 +90,10 @@ class Activation(ABC):
         """u -> 2*prox^alpha_f(u) - u, the Cayley operator of the subdifferential of f."""
         return lambda u: 2 * self.prox(u, alpha) - u
 
+    def total_potential(self, z: Tensor, lam: Tensor) -> Tensor:
+        """The sum of lam_i f(z_i) over all units, or blocks, of z."""
+        return (lam * self.potential(z)).sum(dim=-1)
+
     def gain(self, v: Tensor) -> Jacobian:
         """The Jacobian of sigma at v, as a linear activation, for v of shape (batch, n)."""
         from lben.jacobians import Gain

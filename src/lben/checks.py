@@ -28,7 +28,7 @@ def rate(value: float) -> float:
     """`value` as a float if it is a rate of contraction that the leak of the ODE, which is 1, allows."""
     real = number("rate", value)
     if not 0 < real < 1:
-        raise InvalidInput(f"rate must lie between 0 and 1, not {value}: with the leak -v nothing contracts faster.")
+        raise InvalidInput(f"rate must lie between 0 and 1, which is that of the leak -v alone, not {value}.")
     return real
 
 

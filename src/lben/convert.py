@@ -53,25 +53,30 @@ def from_sequential(module: nn.Module, *, input_shape: int | Sequence[int] | Non
     """
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"from_sequential takes an nn.Sequential, not {type(module).__name__}.")
-    stages = list(module) if isinstance(module, nn.Sequential) else [module]
+    like = next((p for p in module.parameters()), torch.zeros(()))
+    checks.floating("The module's parameters", like)
+    stages = list(module.children()) if _is_sequence(module) else [module]
     normalize = None
     if stages and isinstance(stages[0], Normalize):
         normalize, stages = stages[0], stages[1:]
     shape = _input_shape(stages, input_shape)
-    like = next((p for p in module.parameters()), torch.zeros(()))
     with torch.no_grad():
+        _refuse_hooks(module, "0")
         walk = _Walk(math.prod(shape))
         end = walk.sequence(stages, walk.input(shape), "")
         weights, activation = walk.finish(end)
-    checks.floating("The module's parameters", like)
     return LayeredNetwork(weights.to(like.dtype).to(like.device), activation, normalize)
 
 
 def _input_shape(stages: list[nn.Module], given: int | Sequence[int] | None) -> tuple[int, ...]:
     if given is not None:
+        if not isinstance(given, int | Sequence):
+            raise InvalidInput(f"input_shape must be a number or several, such as (1, 28, 28), not {given!r}.")
         sizes = [given] if isinstance(given, int) else list(given)
         return tuple(checks.count("input_shape", size) for size in sizes)
-    first = stages[0] if stages else None
+    if not stages:
+        raise InvalidInput("The module holds no layers.")
+    first = stages[0]
     while isinstance(first, nn.Sequential | Residual) and len(list(first.children())):
         first = next(first.children())
     if not isinstance(first, nn.Linear):
@@ -144,9 +149,11 @@ class _Walk:
 
     def stage(self, stage: nn.Module, state: _Affine, where: str) -> _Affine:
         """The output of one module as an affine function, by which units may be added."""
-        if isinstance(stage, nn.Sequential):
-            return self.sequence(list(stage), state, f"{where}.")
-        if isinstance(stage, Residual):
+        _refuse_hooks(stage, where)
+        if _is_sequence(stage):
+            return self.sequence(list(stage.children()), state, f"{where}.")
+        if type(stage) is Residual:
+            _refuse_hooks(stage.body, where)
             end = self.sequence(list(stage.body), state, f"{where}.")
             if end.shape != state.shape:
                 raise InvalidInput(
@@ -194,6 +201,9 @@ def _fold(stage: nn.Module, state: _Affine, where: str) -> _Affine | None:
     """The output of a linear module; None if it is none of those."""
     columns, kind = state.columns, type(stage)
     if kind in _POOLS or kind in _SHAPES:
+        first = getattr(stage, "start_dim", getattr(stage, "dim", 1))
+        if first == 0 or first == -columns.dim():
+            raise InvalidInput(f"Layer {where}, {_name(stage)}, mixes the samples of a batch: leave dimension 0 alone.")
         return _Affine(stage(columns))
     if kind is nn.Linear and isinstance(stage, nn.Linear):
         moved = _Affine(F.linear(columns, _double(stage.weight)))
@@ -252,7 +262,9 @@ def _scalar(stage: nn.Module, where: str) -> _Torch:
         return _Torch({nn.ReLU: units.ReLU(), nn.Tanh: units.Tanh(), nn.Sigmoid: units.Sigmoid()}[kind])
     if kind is nn.LeakyReLU and isinstance(stage, nn.LeakyReLU):
         return _Torch(units.ReLU(), outer=1 - stage.negative_slope, through=stage.negative_slope)
-    if kind in (nn.Hardtanh, nn.ReLU6) and isinstance(stage, nn.Hardtanh):
+    if kind is nn.Hardtanh and isinstance(stage, nn.Hardtanh) and stage.max_val == math.inf > abs(stage.min_val):
+        return _Torch(units.ReLU(), shift=-stage.min_val, offset=stage.min_val)
+    if kind in (nn.Hardtanh, nn.ReLU6) and isinstance(stage, nn.Hardtanh) and stage.max_val - stage.min_val < math.inf:
         half, middle = (stage.max_val - stage.min_val) / 2, (stage.max_val + stage.min_val) / 2
         return _Torch(units.HardTanh(), inner=1 / half, shift=-middle / half, outer=half, offset=middle)
     if kind is nn.ELU and isinstance(stage, nn.ELU):
@@ -261,8 +273,21 @@ def _scalar(stage: nn.Module, where: str) -> _Torch:
         return _Torch(units.Softplus(), inner=float(stage.beta), outer=1 / float(stage.beta))
     raise InvalidInput(
         f"Layer {where}, {_name(stage)}, can neither be folded into linear weights nor is it an activation with slopes "
-        "in [0, 1] that is known here."
+        "in [0, 1] that is known here; write x + f(x) as lben.Residual(f)."
     )
+
+
+def _is_sequence(stage: nn.Module) -> bool:
+    """Whether it does what an `nn.Sequential` does, and not something of its own with what it holds."""
+    return isinstance(stage, nn.Sequential) and type(stage).forward is nn.Sequential.forward
+
+
+def _refuse_hooks(stage: nn.Module, where: str) -> None:
+    if stage._forward_hooks or stage._forward_pre_hooks or "forward" in vars(stage):
+        raise InvalidInput(
+            f"Layer {where}, {_name(stage)}, has hooks, which may do anything when it is called: remove them first "
+            "(nn.utils.remove_weight_norm, nn.utils.prune.remove and their like)."
+        )
 
 
 def _double(tensor: Tensor) -> Tensor:
@@ -270,4 +295,4 @@ def _double(tensor: Tensor) -> Tensor:
 
 
 def _name(stage: object) -> str:
-    return type(stage).__name__ if stage is not None else "missing"
+    return type(stage).__name__

@@ -47,6 +47,9 @@ class Multivariable(Activation):
     def potential(self, z: Tensor) -> Tensor:
         return self._potential(self._split(z))
 
+    def total_potential(self, z: Tensor, lam: Tensor) -> Tensor:
+        return (lam[..., :: self.size] * self.potential(z)).sum(dim=-1)
+
     def gain(self, v: Tensor) -> Jacobian:
         return BlockGain(self.derivative(v))
 
@@ -54,6 +57,7 @@ class Multivariable(Activation):
         return torch.arange(units) // self.size if self.size > 1 else None
 
     def _split(self, v: Tensor) -> Tensor:
+        checks.floating("v", v)
         if v.dim() == 0 or v.shape[-1] == 0 or v.shape[-1] % self.size:
             raise InvalidInput(f"{self!r} takes blocks of {self.size}, but the tensor's shape is {tuple(v.shape)}.")
         blocks: Tensor = v.unflatten(-1, (-1, self.size))
@@ -281,6 +285,10 @@ class Blocks(Activation):
     def potential(self, z: Tensor) -> Tensor:
         """f of every unit, or of every block where units act together."""
         return self._each(lambda part, piece: part.potential(piece), z)
+
+    def total_potential(self, z: Tensor, lam: Tensor) -> Tensor:
+        pieces = zip(self.parts, self._split(z), lam.split(self.widths, dim=-1), strict=True)
+        return torch.stack([part.total_potential(piece, own) for (part, _), piece, own in pieces]).sum(dim=0)
 
     def derivative(self, v: Tensor) -> Tensor:
         """The whole Jacobian, shape (..., n, n)."""

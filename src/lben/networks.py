@@ -114,12 +114,12 @@ class LBEN(EquilibriumNetwork):
     @classmethod
     def initialize_from(
         cls,
-        weights: Weights,
+        weights: Weights | EquilibriumNetwork,
         gamma: float | None = None,
         *,
         lam: Tensor | None = None,
         epsilon: float | None = None,
-        activation: Activation = ReLU(),  # noqa: B008
+        activation: Activation | None = None,
         solver: Solver | None = None,
         normalize: Normalize | None = None,
     ) -> Start:
@@ -129,7 +129,15 @@ class LBEN(EquilibriumNetwork):
         if they carry a gamma too; else that of their tightest bound. Admissible weights leave a room of 2 epsilon, of
         which V keeps a half, so that training can move in every direction; epsilon is a hundredth of the median entry
         of the metric unless given. With gamma None, W alone may have to move.
+
+        Of a network, activation and normalisation are taken as well, unless others are given; bare weights do not know
+        theirs, which is ReLU unless given.
         """
+        if isinstance(weights, EquilibriumNetwork):
+            activation = weights.activation if activation is None else activation
+            normalize = weights.normalize if normalize is None else normalize
+            weights = weights.weights()
+        activation = ReLU() if activation is None else activation
         sizes_of(weights)
         if gamma is not None:
             checks.positive("gamma", gamma)
@@ -227,5 +235,5 @@ class UnconstrainedEN(EquilibriumNetwork):
 
 def sizes_of(weights: Weights) -> tuple[int, int, int]:
     if not isinstance(weights, Weights):
-        raise InvalidInput(f"from_weights takes an lben.Weights, not {weights!r}.")
+        raise InvalidInput(f"An lben.Weights is needed, such as net.weights(), not {type(weights).__name__}.")
     return weights.in_features, weights.hidden_features, weights.out_features

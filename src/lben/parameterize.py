@@ -149,7 +149,8 @@ class Form(nn.Module):
         """Refuse an activation in whose blocks the metric cannot be relied on to be constant."""
         if groups is not None:
             raise InvalidInput(
-                "This network needs an activation of single units: its metric may differ from one to the next."
+                "This network takes activations of single units, such as lben.ReLU(); units that act in blocks need an "
+                "LBEN, a MON or an UnconstrainedEN."
             )
 
 
@@ -373,7 +374,10 @@ class WellPosed(Monotone):
 
     def assign(self, weights: Weights) -> None:
         if weights.lam is None:
-            raise InvalidInput("These weights carry no metric lam, and without one they cannot be parameterized.")
+            raise InvalidInput(
+                "These weights carry no metric lam, and without one they cannot be parameterized: lben.well_posed "
+                "finds one."
+            )
         free = weights.to(torch.float64)
         lam = check_constant(free.metric(), self.groups)
         self._assign_direct(free, lam)

@@ -15,7 +15,12 @@ from lben import checks
 from lben.errors import InvalidInput
 from lben.polyhedron import Faces, active_constraints, masked
 
-_CLOSE = 1e-9  # what counts as inside, since points on the boundary are rounded
+_LARGEST = 1e20  # of what a polyhedron is made of, once rows of C have length one; DAQP takes 1e30 for infinity
+
+
+def _close(z: Tensor) -> float:
+    """How far outside still counts as inside, relatively, since points on the boundary are rounded."""
+    return max(1e-9, 64 * torch.finfo(z.dtype).eps)
 
 
 class ConvexSet(ABC):
@@ -102,7 +107,7 @@ class Ball(ConvexSet):
         return torch.where(outside[..., None], across, eye)
 
     def contains(self, z: Tensor) -> Tensor:
-        inside: Tensor = torch.linalg.vector_norm(z, dim=-1) <= self.radius * (1 + _CLOSE)
+        inside: Tensor = torch.linalg.vector_norm(z, dim=-1) <= self.radius * (1 + _close(z))
         return inside
 
 
@@ -135,8 +140,8 @@ class Simplex(ConvexSet):
         return torch.diag_embed(s) - s[..., :, None] * s[..., None, :] / s.sum(dim=-1)[..., None, None]
 
     def contains(self, z: Tensor) -> Tensor:
-        near = (z.sum(dim=-1) - self.total).abs() <= self.total * _CLOSE
-        return near & (z >= -self.total * _CLOSE).all(dim=-1)
+        near = (z.sum(dim=-1) - self.total).abs() <= self.total * _close(z)
+        return near & (z >= -self.total * _close(z)).all(dim=-1)
 
 
 @dataclass(frozen=True)
@@ -160,6 +165,9 @@ class Polyhedron(ConvexSet):
         for i, row in enumerate(matrix):
             if not bool((row != 0).any()):
                 raise InvalidInput(f"Row {i} of C is zero, which constrains nothing: leave it out.")
+        length = torch.linalg.vector_norm(matrix, dim=1)
+        if not bool(((length > 1 / _LARGEST) & (length < _LARGEST) & (offsets.abs() < _LARGEST * length)).all()):
+            raise InvalidInput(f"A row of C, or its d, is too large or too small, beyond {_LARGEST:g}: scale them.")
         object.__setattr__(self, "C", tuple(tuple(row) for row in matrix.tolist()))
         object.__setattr__(self, "d", tuple(offsets.tolist()))
         if active_constraints(*self._constraints, torch.zeros(1, self.size, dtype=torch.float64)) is None:
@@ -215,7 +223,7 @@ class Polyhedron(ConvexSet):
 
     def contains(self, z: Tensor) -> Tensor:
         C, d = (part.to(z.device) for part in self._constraints)
-        inside: Tensor = (z.double() @ C.T - d <= _CLOSE * (1 + d.abs())).all(dim=-1)
+        inside: Tensor = (z.double() @ C.T - d <= _close(z) * (1 + d.abs())).all(dim=-1)
         return inside
 
 

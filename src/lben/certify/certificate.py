@@ -219,6 +219,8 @@ def judge(matrix: Tensor, terms: Tensor, *, products: int, loose: float = 0.0) -
     """
     if not len(terms):
         return "holds"
+    if not bool((terms.diagonal() > 0).all()):
+        return "undecided"  # a zero on the diagonal: at best it is singular
     scale = terms.diagonal().rsqrt()
     smallest = float(torch.linalg.eigvalsh(scale[:, None] * matrix * scale)[0])
     longest = float((scale[:, None] * terms * scale).sum(dim=1).max())

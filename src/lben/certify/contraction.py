@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.activations import Activation, PerUnit, Scalar
+from lben.activations import Activation
 from lben.certify.angles import largest_eigenvalue, largest_kappa, phase
 from lben.certify.centres import Effort, scaled, search_metric
 from lben.certify.certificate import Certifiable, Subject, Verdict, judge
@@ -35,7 +35,8 @@ class Contraction:
     rate: the proved rate, below 1; None if no metric was found.
     best_rate: no diagonal T, and so no P, proves more by this inequality; not positive where it can prove nothing.
     P: the metric, shape (n, n), or None. T: the diagonal of the multiplier, or the best one found, shape (n,).
-    margin: the smallest eigenvalue of [[2 (1 - rate) P, -(P W + T)], [., 2 T]]; NaN without a P.
+    margin: the smallest eigenvalue of [[2 (1 - rate) P, -(P W + T)], [., 2 T]], as computed; NaN without a P. The
+        verdict is about the same matrix scaled to a unit diagonal, whose eigenvalues rounding disturbs far less.
     rigorous: whether the verdict accounts for every rounding error.
     """
 
@@ -107,8 +108,8 @@ def contraction(
 def single_units(net: Certifiable | Weights, activation: Activation | None) -> Subject:
     """What is examined, if its activation acts on single units: T is free in every entry only for those."""
     subject = Subject.of(net, activation)
-    sigma = activation if isinstance(net, Weights) else net.activation
-    if sigma is not None and not isinstance(sigma, Scalar | PerUnit):
+    if subject.groups is not None:
+        sigma = activation if isinstance(net, Weights) else net.activation
         raise InvalidInput(f"This needs an activation of single units, and {sigma!r} acts on several at once.")
     return subject
 

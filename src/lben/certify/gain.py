@@ -33,7 +33,8 @@ class IncrementalGain:
     """A bound on the L2 norm of y1(.) - y2(.) relative to that of x1(.) - x2(.), from equal initial states.
 
     gain: the proved bound, in `domain`; None if none was found. P, T: shapes (n, n) and (n,), what proves it, or None.
-    margin: the smallest eigenvalue of the matrix that must be positive definite; NaN without a P.
+    margin: the smallest eigenvalue of the matrix that must be positive definite, as computed; NaN without a P. The
+        verdict is about the same matrix scaled to a unit diagonal.
     rigorous: whether the verdict accounts for every rounding error.
     """
 

@@ -75,7 +75,10 @@ class Contracting(Parameterization):
     def assign(self, weights: Weights) -> None:
         """C from the Riccati equation; kappa grows to what the weights need, if 1 - rate allows it."""
         if weights.lam is None:
-            raise InvalidInput("These weights carry no metric lam, and without one they cannot be parameterized.")
+            raise InvalidInput(
+                "These weights carry no metric lam, and without one they cannot be parameterized: "
+                "lben.contraction finds one, T."
+            )
         free = weights.to(torch.float64)
         root = free.metric().rsqrt()
         self._assign_shared(free)

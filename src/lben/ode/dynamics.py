@@ -76,13 +76,14 @@ class Dynamics:
         With f the potential of sigma, the integral of sigma is v sigma(v) - sigma(v)^2/2 - f(sigma(v)).
         """
         lam, sigma = self._metric(), self.network.activation
+        self._check_states(v, x)
         rest = self.equilibrium(x)
 
         def integral(at: Tensor) -> Tensor:
             z = sigma(at)
-            return at * z - z**2 / 2 - sigma.potential(z)
+            return (lam * (at * z - z**2 / 2)).sum(dim=-1) - sigma.total_potential(z, lam)
 
-        return (lam * (integral(v) - integral(rest) - sigma(rest) * (v - rest))).sum(dim=-1)
+        return integral(v) - integral(rest) - (lam * sigma(rest) * (v - rest)).sum(dim=-1)
 
     def half_space(self, v: Tensor, x: Tensor) -> Cut:
         """Where the equilibrium z* must lie, seen from the states v: <z* - z, f(v)>_Lam >= m |z* - z|_Lam^2.
@@ -90,9 +91,16 @@ class Dynamics:
         z = sigma(v), and f(v) = -v + W z + U x + bz is what the ODE does there. Raises NotWellPosed without a metric.
         """
         lam = self._metric()
+        self._check_states(v, x)
         operator = DenseOperator(self.network.weights().W.detach(), lam)
         problem = Problem(operator, self.network.activation, self.network.drive(x).detach())
         return oracle(problem, v.detach(), operator.sure_monotonicity)
+
+    def _check_states(self, v: Tensor, x: Tensor) -> None:
+        checks.finite("v", checks.features("v", v, self.network.hidden_features, self.network.parameterization.U))
+        rows = x.shape[:-1] if isinstance(x, Tensor) else ()
+        if v.shape[v.dim() - 1 - len(rows) : -1] != rows:
+            raise InvalidInput(f"v has shape {tuple(v.shape)}, which does not fit x, of {len(rows) and rows[-1]} rows.")
 
     def _metric(self) -> Tensor:
         weights = self.network.weights().detach()
@@ -101,7 +109,7 @@ class Dynamics:
         return weights.lam
 
     def _drive(self, x: Signal, start: Tensor, t: Tensor) -> Callable[[Tensor], Tensor]:
-        """U x + bz as a function of time."""
+        """U x + bz as a function of the time since t[0]: float32 tells large times apart too badly."""
         network = self.network
         checks.features("the initial state", start, network.hidden_features, network.parameterization.U)
         if start.dim() != 2:
@@ -111,11 +119,17 @@ class Dynamics:
         if not isinstance(x, Tensor):
             if not callable(x):
                 raise InvalidInput(f"x must be a tensor or a function of time, not {type(x).__name__}.")
-            return lambda time: network.drive(_check_signal(x(time), start))
+            began = t[0].to(start.device, torch.float64)
+
+            def drive(elapsed: Tensor) -> Tensor:
+                now = x((began + elapsed).to(start.dtype))
+                return network.drive(checks.finite("x(t)", _check_signal(now, start)))
+
+            return drive
         if x.dim() == 3 and len(x) == len(t):
             along = network.drive(checks.finite("x", x))
             _check_signal(x[0], start)
-            return _linear_between(along, t.to(along.dtype))
+            return _linear_between(along, _elapsed(t, start))
         constant = network.drive(checks.finite("x", _check_signal(x, start)))
         return lambda time: constant
 
@@ -144,12 +158,21 @@ class ODE(Dynamics, nn.Module):
     def weights(self) -> Weights:
         return self.net.weights()
 
+    def forward(self, x: Tensor) -> Tensor:
+        """The output at rest under constant x, which is the network's."""
+        y: Tensor = self.net(x)
+        return y
+
 
 def _integrate(field: Callable[[Tensor, Tensor], Tensor], start: Tensor, t: Tensor, tolerance: float) -> Tensor:
     """Dormand-Prince steps that end at every time of the grid, where inputs may have kinks."""
     torchdiffeq = need("torchdiffeq", "simulate", extra="ode")
-    checks.positive("tolerance", tolerance)
-    times = t.to(start.device, torch.float64)
+    finest = 4 * torch.finfo(start.dtype).eps
+    if not checks.positive("tolerance", tolerance) >= finest:
+        raise InvalidInput(f"tolerance must be at least {finest:.2g} in {str(start.dtype)[6:]}, not {tolerance:g}.")
+    if len(start) == 0:
+        return start.expand(len(t), *start.shape)
+    times = _elapsed(t, start)
     options: dict[str, Any] = {"norm": _worst_sample, "step_t": times[1:], "max_num_steps": _MOST_STEPS}
     try:
         path: Tensor = torchdiffeq.odeint(
@@ -157,13 +180,18 @@ def _integrate(field: Callable[[Tensor, Tensor], Tensor], start: Tensor, t: Tens
         )
     except AssertionError as error:  # torchdiffeq's way to say that steps became too small or too many
         raise NotConverged(
-            f"The ODE could not be integrated to t = {float(times[-1]):.6g} ({str(error)[:80]}): the trajectory "
+            f"The ODE could not be integrated to t = {float(t[-1]):.6g} ({str(error)[:80]}): the trajectory "
             f"overflows, or the tolerance {tolerance:g} is too small for {str(start.dtype)[6:]}.",
             float("inf"),
         ) from error
     if not bool(torch.isfinite(path).all()):
-        raise NotConverged(f"The trajectory overflows before t = {float(times[-1]):.6g}.", float("inf"))
+        raise NotConverged(f"The trajectory overflows before t = {float(t[-1]):.6g}.", float("inf"))
     return path
+
+
+def _elapsed(t: Tensor, start: Tensor) -> Tensor:
+    times = t.to(start.device, torch.float64)
+    return times - times[0]
 
 
 def _worst_sample(error: Tensor) -> Tensor:
