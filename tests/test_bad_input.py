@@ -99,7 +99,7 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("mean text", lambda: lben.Normalize("a", 1.0), "mean .* not 'a'"),  # type: ignore[arg-type]
     ("3 means, 2 stds", lambda: lben.Normalize([0.0] * 3, [1.0] * 2), "3 entries and std 2"),
     ("assigned activation", lambda: setattr(net(), "activation", "relu"), "not 'relu'"),
-    ("no weights", lambda: lben.LBEN.from_weights(None), "takes an lben.Weights, not None"),  # type: ignore[arg-type]
+    ("no weights", lambda: lben.LBEN.from_weights(None), "lben.Weights is needed, .* not NoneType"),  # type: ignore[arg-type]
     ("no W", lambda: weights(W=None), "W must be a torch.Tensor"),
     ("NaN start", lambda: net().solve(X, start=torch.full((4, 6), NAN)), "start holds nan"),
     ("another batch's solution", lambda: net().solve(X, start=net().solve(X[:3])), "start holds 3 samples"),
