@@ -11,6 +11,8 @@ from lben.equilibrium import BaseNetwork
 from lben.errors import NotConverged
 from lben.solvers.peaceman_rachford import PeacemanRachford
 
+_MOST = 500  # iterations after which a step is far too long; on wide networks they take minutes
+
 
 @dataclass(frozen=True)
 class Halving:
@@ -30,7 +32,7 @@ def halving_search(net: BaseNetwork, x: Tensor, *, tolerance: float = 1e-4) -> H
     best, solves = None, 0
     try:
         for k in range(20):
-            net.solver = PeacemanRachford(alpha=0.5**k, tolerance=tolerance)
+            net.solver = PeacemanRachford(alpha=0.5**k, tolerance=tolerance, max_iterations=_MOST)
             solves += 1
             try:
                 iterations = net.solve(x, keep_history=True).iterations
