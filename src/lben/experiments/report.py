@@ -193,7 +193,7 @@ def _equilibria(results: Sequence[Result]) -> Table:
             ]
         lost = [str(result.lost_batches), str(result.measured.unanswered)]
         rows.append([result.row["name"], *automatic, *halving, *lost])
-    return Table("Equilibria: Peaceman–Rachford to a residual of 1e-4 on 128 test images", groups, rows)
+    return Table("Equilibria: Peaceman–Rachford to a residual of 1e-4 on a batch of test images", groups, rows)
 
 
 def _pictures(folder: Path, results: Sequence[Result], target: Path) -> list[Picture]:
