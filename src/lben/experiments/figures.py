@@ -79,7 +79,7 @@ def draw_error_against_lipschitz(results: Sequence[Result], folder: Path) -> lis
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("Lipschitz constant from normalised image to logits")
         axes.set_ylabel("test error, %")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * axes.dataLim.ymax)
         _legend(figure, axes)
         return _write(figure, folder, "error-against-lipschitz")
 
