@@ -35,8 +35,29 @@ class Certifiable(Protocol):
     def weights(self) -> Weights | ConvWeights: ...
 
 
+class Judged:
+    """What every record of a proof can say of itself."""
+
+    verdict: Verdict
+    rigorous: bool
+
+    @property
+    def holds(self) -> bool:
+        return self.verdict == "holds"
+
+    @property
+    def status(self) -> str:
+        """How far it is proved, if it holds."""
+        return "proved, rounding included" if self.rigorous else "proved up to rounding"
+
+
+def place(domain: Domain) -> str:
+    """A domain in words."""
+    return "the network's input" if domain == "input" else "pixels"
+
+
 @dataclass(frozen=True, eq=False)
-class Certificate:
+class Certificate(Judged):
     """The verdict on Condition `lipschitz` for `gamma`, or on Condition `W` where gamma is None.
 
     verdict: "holds"; "fails"; or "undecided", where rounding is larger than the margin.
@@ -55,18 +76,13 @@ class Certificate:
     method: str
     rigorous: bool
 
-    @property
-    def holds(self) -> bool:
-        return self.verdict == "holds"
-
     def __str__(self) -> str:
         if self.gamma is None:
             claim = "There is exactly one equilibrium for every input"
         else:
-            where = "the network's input" if self.domain == "input" else "pixels"
-            claim = f"Outputs move at most {self.gamma:.6g} times as far as inputs, measured at {where}"
+            claim = f"Outputs move at most {self.gamma:.6g} times as far as inputs, measured at {place(self.domain)}"
         status = {
-            "holds": "proved, rounding included" if self.rigorous else "proved up to rounding",
+            "holds": self.status,
             "fails": "not proved by this metric",
             "undecided": "not proved, since the margin is within rounding of zero",
         }[self.verdict]

@@ -11,7 +11,7 @@ from torch import Tensor
 from lben.activations import Activation
 from lben.certify.angles import largest_eigenvalue, largest_kappa, phase
 from lben.certify.centres import Effort, scaled, search_metric
-from lben.certify.certificate import Certifiable, Subject, Verdict, judge
+from lben.certify.certificate import Certifiable, Judged, Subject, Verdict, judge
 from lben.certify.lmi import diagonal
 from lben.certify.numerics import undisturbed
 from lben.certify.riccati import solve_riccati
@@ -27,7 +27,7 @@ _GAPS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # shares of the rate that are give
 
 
 @dataclass(frozen=True, eq=False)
-class Contraction:
+class Contraction(Judged):
     """Whether, and how fast, trajectories of the neural ODE under the same input approach each other.
 
     holds: proved: |v1(t) - v2(t)|_P falls at least as fast as e^(-rate t), for every input signal and every activation
@@ -49,17 +49,12 @@ class Contraction:
     method: str
     rigorous: bool
 
-    @property
-    def holds(self) -> bool:
-        return self.verdict == "holds"
-
     def __str__(self) -> str:
         if self.rate is None:
             more = "and none exists" if self.best_rate <= 0 else "nor a proof that there is none"
             return f"No metric was found in which the ODE contracts, {more}: nothing is proved of it."
-        status = "proved, rounding included" if self.rigorous else "proved up to rounding"
         return (
-            f"Trajectories under the same input approach each other at the rate {self.rate:.4g}: {status} (margin "
+            f"Trajectories under the same input approach each other at the rate {self.rate:.4g}: {self.status} (margin "
             f"{self.margin:.3g}, {self.method}; no multiplier proves more than {self.best_rate:.4g})."
         )
 

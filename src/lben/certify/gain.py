@@ -12,7 +12,7 @@ from torch import Tensor
 from lben.activations import Activation
 from lben.certify.angles import phase
 from lben.certify.barrier import Quadratic, minimise_rho
-from lben.certify.certificate import Certifiable, Domain, Verdict, judge
+from lben.certify.certificate import Certifiable, Domain, Judged, Verdict, judge, place
 from lben.certify.contraction import best_multiplier, blocks, single_units
 from lben.certify.numerics import undisturbed
 from lben.certify.riccati import solve_riccati
@@ -29,7 +29,7 @@ _ROOMS = (1e-1, 1e-3, 1e-5)  # shares of it left in the Riccati equation, or its
 
 
 @dataclass(frozen=True, eq=False)
-class IncrementalGain:
+class IncrementalGain(Judged):
     """A bound on the L2 norm of y1(.) - y2(.) relative to that of x1(.) - x2(.), from equal initial states.
 
     gain: the proved bound, in `domain`; None if none was found. P, T: shapes (n, n) and (n,), what proves it, or None.
@@ -47,18 +47,12 @@ class IncrementalGain:
     method: str
     rigorous: bool
 
-    @property
-    def holds(self) -> bool:
-        return self.verdict == "holds"
-
     def __str__(self) -> str:
         if self.gain is None:
             return "No gain was found: this inequality proves one only where it proves that the ODE contracts."
-        where = "the network's input" if self.domain == "input" else "pixels"
-        status = "proved, rounding included" if self.rigorous else "proved up to rounding"
         return (
             f"Output signals move at most {self.gain:.6g} times as far as input signals, in L2 and measured at "
-            f"{where}: {status} (margin {self.margin:.3g}, {self.method})."
+            f"{place(self.domain)}: {self.status} (margin {self.margin:.3g}, {self.method})."
         )
 
 

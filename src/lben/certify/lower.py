@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation, PerUnit, Scalar
-from lben.certify.certificate import Certifiable, Domain
+from lben.certify.certificate import Certifiable, Domain, place
 from lben.certify.explicit import ExplicitNetwork
 from lben.certify.numerics import undisturbed
 from lben.certify.pieces import steep_inputs
@@ -48,8 +48,8 @@ class LowerBound:
     proved: bool
 
     def __str__(self) -> str:
-        where = "the network's input" if self.domain == "input" else "pixels"
         truth = "proved" if self.proved else "observed; without a metric nothing is proved of these outputs"
+        where = place(self.domain)
         return f"Two inputs show a Lipschitz constant of at least {self.value:.6g}, measured at {where} ({truth})."
 
 
