@@ -76,7 +76,7 @@ def draw_error_against_lipschitz(results: Sequence[Result], folder: Path) -> lis
                     published.lower, published.error, look.marker, color=look.colour, markersize=8, fillstyle="none"
                 )
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
+        _log_ticks(axes.xaxis)
         axes.set_xlabel("Lipschitz constant from normalised image to logits")
         axes.set_ylabel("test error, %")
         axes.set_ylim(0, 1.08 * axes.dataLim.ymax)
@@ -112,7 +112,6 @@ def draw_attacks(results: Sequence[Result], folder: Path) -> list[Path]:
 
 def draw_training(results: Sequence[Result], folder: Path) -> list[Path]:
     """Figure `mnist_training`: training and test error by epoch."""
-    ticker = need("matplotlib.ticker", "A figure", extra="experiments")
     with _figure(11.0, 4.4) as figure:
         panels = figure.subplots(1, 2)
         for axes, kind, title in zip(panels, ("train_error", "test_error"), ("training", "test"), strict=True):
@@ -122,9 +121,8 @@ def draw_training(results: Sequence[Result], folder: Path) -> list[Path]:
                 errors = [max(100 * row[kind], 1e-3) for row in result.history]
                 axes.plot(epochs, errors, look.line, color=look.colour, linewidth=1.6, label=result.row["name"])
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter("{x:g}")
-            axes.yaxis.set_minor_locator(ticker.NullLocator())
+            _log_ticks(axes.yaxis)
+            axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set_xlabel("epoch")
             axes.set_ylabel(f"{title} error, %")
         _legend(figure, panels[1])
@@ -167,6 +165,15 @@ def _figure(width: float, height: float) -> Iterator[Any]:
     matplotlib = need("matplotlib", "A figure", extra="experiments")
     with matplotlib.rc_context(_STYLE):
         yield need("matplotlib.figure", "A figure", extra="experiments").Figure((width, height), layout="constrained")
+
+
+def _log_ticks(axis: Any) -> None:
+    """Plain numbers, at 1, 2 and 5 of every decade where the decades are few."""
+    ticker = need("matplotlib.ticker", "A figure", extra="experiments")
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 1e4 * low else (1,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def _legend(figure: Any, axes: Any) -> None:
