@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import lben
 from lben.convweights import ConvWeights
 from lben.fourier import FourierOperator
+from lben.grid import Grid, complex_form, transposed
 from lben.operators import DenseOperator, Operator
 from lben.pixelwise import PixelOperator
 from lben.spectrum import lowest_eigenvalue
@@ -176,3 +177,23 @@ def test_the_lowest_eigenvalue_is_found_whatever_is_added() -> None:
         twice = torch.full((4,), 2)
         expected = float(torch.linalg.eigvalsh(whole)[0])
         assert math.isclose(lowest_eigenvalue(D, R, J, twice), expected, rel_tol=1e-10)
+
+
+def test_the_lowest_eigenvalue_is_found_among_poles() -> None:
+    """Among columns of all sizes, also more than there are rows, as pooling over the whole image has them: where an
+    eigenvalue lies next to one of the blocks, rounding once decided what was counted.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for draw in range(300):
+        height, width, channels = ((1, 1, 3), (1, 1, 2), (3, 5, 3))[draw % 3]
+        grid = Grid(height, width, torch.zeros((), dtype=torch.float64))
+        kernel = torch.randn(channels, channels, 3, 3, generator=generator, dtype=torch.float64)
+        kernel = kernel + transposed(kernel)
+        size = 10 ** (10 * torch.rand((), generator=generator, dtype=torch.float64) - 8)
+        columns = size * torch.randn(height * width * channels, 1 + draw % 4, generator=generator, dtype=torch.float64)
+        J = torch.randint(0, 2, (columns.shape[1],), generator=generator).to(torch.float64) * 2 - 1
+        whole = grid.convolve(grid.blocks(kernel), torch.eye(len(columns), dtype=torch.float64))
+        expected = torch.linalg.eigvalsh(whole + columns * J @ columns.T)
+        D, R = torch.complex(*grid.symbol(kernel)), complex_form(grid.forward(columns))
+        error = abs(lowest_eigenvalue(D, R, J, grid.multiplicity) - float(expected[0]))
+        assert error <= 1e-12 * float(expected.abs().max())

@@ -15,6 +15,7 @@ from torch import Tensor
 
 _HALVINGS = 200
 _SHARP = 4e-16
+_CHOICES = 8
 
 
 def lowest_eigenvalue(D: Tensor, R: Tensor, J: Tensor, multiplicity: Tensor) -> float:
@@ -30,14 +31,15 @@ def lowest_eigenvalue(D: Tensor, R: Tensor, J: Tensor, multiplicity: Tensor) -> 
     rows = torch.cat([R.real, R.imag]).flatten(0, 1)
     spread = values.repeat(2, 1).flatten()
     count = multiplicity[:, None].expand_as(values)
+    weight = rows.square().sum(dim=1)
     reach = float(torch.linalg.eigvalsh(rows.T @ rows)[-1])
     if reach == 0:
         return float(values.min())
     low, high = float(values.min()) - reach, float(values.min()) + reach
     removed = int((J > 0).sum())
     for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if high - low <= _SHARP * max(abs(low), abs(high)) or middle in (low, high):
+        middle = _away_from(spread, weight, low, high)
+        if high - low <= _SHARP * max(abs(low), abs(high)) or not low < middle < high:
             break
         gap = spread - middle
         gap = torch.where(gap == 0, _SHARP * reach, gap)
@@ -45,6 +47,15 @@ def lowest_eigenvalue(D: Tensor, R: Tensor, J: Tensor, multiplicity: Tensor) -> 
         below = int(count[values < middle].sum()) + int((torch.linalg.eigvalsh(small) < 0).sum()) - removed
         low, high = (low, middle) if below > 0 else (middle, high)
     return (low + high) / 2
+
+
+def _away_from(poles: Tensor, weight: Tensor, low: float, high: float) -> float:
+    """A point well between low and high where the small matrix is not dominated by a pole.
+
+    Its rounding errors grow with the sum of weight/|pole - mu|, and near a pole they would decide the count.
+    """
+    points = low + (high - low) * torch.linspace(0.25, 0.75, _CHOICES, dtype=torch.float64)
+    return float(points[(weight / (poles - points[:, None]).abs()).nan_to_num(nan=0.0).sum(dim=1).argmin()])
 
 
 def symmetric_factors(L: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
