@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lben
-from lben.parameterize import DirectW, LipschitzBounded, Monotone, WellPosed
+from lben.direct import direct_weight
+from lben.parameterize import LipschitzBounded, Monotone, WellPosed
 from lben.weights import Weights
 
 NETWORKS: list[Callable[[], lben.LBEN | lben.MON | lben.UnconstrainedEN]] = [
@@ -190,9 +192,7 @@ def test_hand_written_backward(gamma: float | None, metric: bool) -> None:
     d = torch.randn(4, dtype=torch.float64, requires_grad=True) if metric else None
     epsilon = torch.tensor(0.3, dtype=torch.float64)
 
-    def W(*free: torch.Tensor | None) -> torch.Tensor:
-        return DirectW.apply(*free, gamma, epsilon)  # type: ignore[no-untyped-call, no-any-return]
-
+    W = partial(direct_weight, gamma=gamma, epsilon=epsilon)
     inputs: tuple[Any, ...] = (V, N, d, U, Wo)
     assert torch.autograd.gradcheck(W, inputs)
     assert torch.autograd.gradgradcheck(W, inputs)

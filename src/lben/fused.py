@@ -1,7 +1,7 @@
 """The training step's layer in one autograd function: parameterization, bias and equilibrium.
 
-It computes what `DirectW` and `implicit` compute, with fewer calls and fewer copies: at 80 units the time goes into
-calls, not into arithmetic. Second derivatives are left to those two.
+It computes what `direct_weight` and `implicit` compute, with fewer calls and fewer copies: at 80 units the time goes
+into calls, not into arithmetic. Second derivatives are left to those two.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import Activation
+from lben.direct import Direct, direct_weight
 from lben.implicit import Known, equilibrium
 from lben.operators import DenseOperator
-from lben.parameterize import Direct, DirectW, Monotone
+from lben.parameterize import Monotone
 from lben.solvers.base import OnFailure, Problem, Solver
 from lben.solvers.loop import solve
 
@@ -97,7 +98,7 @@ def _differentiable_grads(ctx: Any, g: Tensor) -> list[Tensor | None]:
     trace: _Trace = ctx.trace
     layer = trace.layer
     with torch.enable_grad():
-        W: Tensor = DirectW.apply(V, N, d, U, Wo, layer.gamma, layer.epsilon)  # type: ignore[no-untyped-call]
+        W = direct_weight(V, N, d, U, Wo, layer.gamma, layer.epsilon)
         b = F.linear(x, U, bz)
         b = b if bias is None else b + bias
         operator = trace.operator.rebind(W)

@@ -1,109 +1,22 @@
 """Free variables to weights, and back: the only place that knows how W is made.
 
-With Psi = diag(e^d) and Lambda = Psi^-1, every form is
-
-    W = I - Psi (V'V + eps I + N - N' + (Wo'Wo + Lam U U' Lam)/(2 gamma)),
-
-which is `direct_gamma`; without the last term it is `direct_rep`; with Psi = I besides, the monotone form of MON.
-S = N - N' is skew-symmetric for any square N.
+The equation that all but the unconstrained form share is in `direct.py`.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lben import checks
+from lben.direct import direct_weight
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.operators import DenseOperator, Operator
 from lben.weights import Weights, check_constant
-
-
-@dataclass(frozen=True, eq=False)
-class Direct:
-    """W of the direct forms, and what its gradient needs again.
-
-    `outer` is the matrix of the products lam_i lam_j, and `gram` is Lam U U' Lam. What a form lacks is None.
-    """
-
-    W: Tensor
-    psi: Tensor | None
-    outer: Tensor | None
-    gram: Tensor | None
-
-    @staticmethod
-    def build(
-        V: Tensor, N: Tensor, d: Tensor | None, U: Tensor, Wo: Tensor, gamma: float | None, epsilon: Tensor
-    ) -> Direct:
-        """The equation at the head of this file, in place."""
-        M = torch.addmm(N, V.T, V).sub_(N.T)
-        M.diagonal().add_(epsilon)
-        psi = outer = gram = None
-        if d is not None:
-            psi = torch.exp(d)
-            if gamma is not None:
-                lam = torch.exp(-d)
-                outer = torch.outer(lam, lam)
-                gram = torch.mm(U, U.T).mul_(outer)
-                M.add_(gram, alpha=0.5 / gamma).addmm_(Wo.T, Wo, alpha=0.5 / gamma)
-            M.mul_(psi[:, None])
-        W = M.neg_()
-        W.diagonal().add_(1)
-        return Direct(W, psi, outer, gram)
-
-    def pullback(
-        self, G: Tensor, V: Tensor, U: Tensor, Wo: Tensor, gamma: float | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """From the gradient G of W to those of V, N, d, U and Wo, by calls that can be differentiated again."""
-        H = -G if self.psi is None else G * -self.psi[:, None]
-        both = H + H.T
-        grad_d = grad_U = grad_Wo = None
-        if self.psi is not None:
-            grad_d = torch.linalg.vecdot(G, self.W) - G.diagonal()
-        if gamma is not None and self.outer is not None and self.gram is not None and grad_d is not None:
-            share = 0.5 / gamma
-            grad_d = torch.sub(grad_d, torch.linalg.vecdot(both, self.gram), alpha=share)
-            grad_U = torch.addmm(U, both * self.outer, U, beta=0, alpha=share)
-            grad_Wo = torch.addmm(Wo, Wo, both, beta=0, alpha=share)
-        return V @ both, H - H.T, grad_d, grad_U, grad_Wo
-
-
-class DirectW(torch.autograd.Function):
-    """W from V, N, d, U and Wo, with the backward written by hand: a third of the calls of autograd's own."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        V: Tensor,
-        N: Tensor,
-        d: Tensor | None,
-        U: Tensor,
-        Wo: Tensor,
-        gamma: float | None,
-        epsilon: Tensor,
-    ) -> Tensor:
-        direct = Direct.build(V, N, d, U, Wo, gamma, epsilon)
-        ctx.gamma = gamma
-        ctx.rest = (direct.psi, direct.outer, direct.gram)  # all but W, which would make a cycle of references
-        ctx.save_for_backward(V, d, U, Wo, direct.W)
-        return direct.W
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        V, d, U, Wo, W = ctx.saved_tensors
-        direct, gamma = Direct(W, *ctx.rest), ctx.gamma
-        if torch.is_grad_enabled() and d is not None:  # a second derivative is wanted: everything with its history
-            lam = torch.exp(-d)
-            outer = torch.outer(lam, lam)
-            gram = None if gamma is None else (U @ U.T) * outer
-            direct = Direct(W, torch.exp(d), outer, gram)
-        return *direct.pullback(grads[0], V, U, Wo, gamma), None, None
 
 
 class Form(nn.Module):
@@ -286,7 +199,7 @@ class Monotone(Parameterization):
         self.N = uniform(hidden_features, hidden_features)
 
     def hidden_weight(self) -> Tensor:
-        return _direct(self.V, self.N, None, self.U, self.Wo, None, self.epsilon)
+        return direct_weight(self.V, self.N, None, self.U, self.Wo, None, self.epsilon)
 
     def check_groups(self, groups: Tensor | None) -> None:
         """The identity is constant on all blocks."""
@@ -364,7 +277,7 @@ class WellPosed(Monotone):
         return self.d if self.groups is None else self.d[self.groups]
 
     def hidden_weight(self) -> Tensor:
-        return _direct(self.V, self.N, self.exponents(), self.U, self.Wo, None, self.epsilon)
+        return direct_weight(self.V, self.N, self.exponents(), self.U, self.Wo, None, self.epsilon)
 
     def metric(self) -> Tensor | None:
         return torch.exp(-self.exponents())
@@ -403,17 +316,10 @@ class LipschitzBounded(WellPosed):
         self.gamma = checks.positive("gamma", gamma)
 
     def hidden_weight(self) -> Tensor:
-        return _direct(self.V, self.N, self.exponents(), self.U, self.Wo, self.gamma, self.epsilon)
+        return direct_weight(self.V, self.N, self.exponents(), self.U, self.Wo, self.gamma, self.epsilon)
 
     def extra_repr(self) -> str:
         return f"gamma={self.gamma:.4g}, {super().extra_repr()}"
-
-
-def _direct(
-    V: Tensor, N: Tensor, d: Tensor | None, U: Tensor, Wo: Tensor, gamma: float | None, epsilon: Tensor
-) -> Tensor:
-    W: Tensor = DirectW.apply(V, N, d, U, Wo, gamma, epsilon)  # type: ignore[no-untyped-call]
-    return W
 
 
 def uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -16,10 +14,11 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from lben import checks
+from lben.checkpoint import restore_checkpoint, write_checkpoint
 from lben.data import ImageData
-from lben.errors import InvalidFile, InvalidInput, NotConverged
-from lben.extras import need
-from lben.files import make_folder, read_tensors, write_bytes, write_tensors
+from lben.errors import InvalidInput, NotConverged
+from lben.files import make_folder
+from lben.progress import TrainingBar, training_bar
 
 Schedule = Literal["constant", "step", "one-cycle", "cosine"]
 Optimizer = Literal["adam", "adamw", "sgd"]
@@ -156,6 +155,15 @@ class Epoch:
     iterations: int | None
     residual: float | None
 
+    def words(self, test_error: str) -> str:
+        """The row as a bar shows it."""
+        state = f"epoch {self.epoch}: test error {test_error}"
+        if self.iterations is not None and self.residual is not None:
+            state += f", {self.iterations} iterations to {self.residual:.0e}"
+        if self.lost or self.unanswered:
+            state += f", {self.lost} batches lost, {self.unanswered} unanswered"
+        return state
+
 
 def fit(
     net: nn.Module,
@@ -177,9 +185,11 @@ def fit(
     workers = _Workers()
     optimizer = _optimizer(net, config)
     path = None if folder is None else make_folder(folder)
-    history = _restore(path, net, optimizer, config) if resume and path is not None else []
+    history: list[Epoch] = []
+    if resume and path is not None:
+        history = [Epoch(**row) for row in restore_checkpoint(path, net, optimizer, config.description())]
     steps = math.ceil(len(data) / config.batch_size)
-    with _bar(progress and workers.rank == 0, name, config.epochs * steps) as bar:
+    with training_bar(name, config.epochs * steps, show=progress and workers.rank == 0) as bar:
         bar.advance(len(history) * steps)
         for epoch in range(len(history), config.epochs):
             started = time.perf_counter()
@@ -187,9 +197,10 @@ def fit(
             seconds = time.perf_counter() - started
             row = _evaluate(net, data, epoch, totals, seconds, config.rate((epoch + 1) * steps - 1, steps))
             history.append(row)
-            bar.show(row, data.words(row.test_error))
+            bar.say(row.words(data.words(row.test_error)))
             if path is not None and workers.rank == 0:
-                _checkpoint(path, net, optimizer, config, history)
+                rows = [asdict(row) for row in history]
+                write_checkpoint(path, net, optimizer, config.description(), rows)
     return history
 
 
@@ -258,7 +269,7 @@ def _train_epoch(
     epoch: int,
     steps: int,
     workers: _Workers,
-    bar: _Bar,
+    bar: TrainingBar,
 ) -> tuple[float, float, int]:
     """One pass over the data in an order that seed and epoch decide; mean loss, mean error, and lost batches."""
     order = torch.randperm(len(data), generator=_generator(config.seed, epoch))
@@ -316,41 +327,6 @@ def _equilibria(net: nn.Module, x: Tensor) -> tuple[int | None, float | None]:
     return solution.iterations, float(solution.residual.max())
 
 
-def _checkpoint(
-    folder: Path, net: nn.Module, optimizer: torch.optim.Optimizer, config: TrainConfig, history: list[Epoch]
-) -> None:
-    """Weights, the state of the optimizer and the history, in one file written at once; the history again as text."""
-    tensors = {f"net.{name}": tensor for name, tensor in net.state_dict().items()}
-    for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{key}": value for key, value in state.items() if isinstance(value, Tensor)}
-    rows = [asdict(row) for row in history]
-    write_tensors(
-        folder / "checkpoint.safetensors", "lben-run", {"config": config.description(), "history": rows}, tensors
-    )
-    write_bytes(folder / "history.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-
-
-def _restore(path: Path, net: nn.Module, optimizer: torch.optim.Optimizer, config: TrainConfig) -> list[Epoch]:
-    """Bring network and optimizer to where the checkpoint was written; an empty history where there is none."""
-    file = path / "checkpoint.safetensors"
-    if not file.is_file():
-        return []
-    description, tensors = read_tensors(file, "lben-run", "a training run")
-    if description.get("config") != json.loads(json.dumps(config.description())):
-        raise InvalidFile(f"{file} belongs to a run with other options: use another folder, or do not resume.")
-    try:
-        net.load_state_dict({name[4:]: t for name, t in tensors.items() if name.startswith("net.")})
-    except RuntimeError as error:
-        raise InvalidFile(f"{file} belongs to another network: {str(error).splitlines()[0]}") from error
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, key = name.split(".", 2)
-            state.setdefault(int(index), {})[key] = tensor
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    return [Epoch(**row) for row in description["history"]]
-
-
 def _optimizer(net: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     if config.optimizer == "sgd":
         return torch.optim.SGD(
@@ -375,45 +351,3 @@ def _swing(share: float) -> float:
 
 def _dtype(net: nn.Module) -> torch.dtype:
     return next(net.parameters()).dtype
-
-
-class _Bar:
-    """Progress of a run; this one shows nothing."""
-
-    def advance(self, count: int) -> None: ...
-
-    def step(self, loss: float) -> None: ...
-
-    def show(self, row: Epoch, test_error: str) -> None: ...
-
-
-class _RichBar(_Bar):
-    def __init__(self, rich: Any, name: str, total: int) -> None:
-        words = "loss {task.fields[loss]:.3f}  {task.fields[state]}"
-        columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.TaskProgressColumn())
-        self.progress = rich.Progress(*columns, rich.TextColumn(words), rich.TimeRemainingColumn())
-        self.task = self.progress.add_task(name, total=total, loss=math.nan, state="")
-
-    def advance(self, count: int) -> None:
-        self.progress.update(self.task, advance=count)
-
-    def step(self, loss: float) -> None:
-        self.progress.update(self.task, advance=1, loss=loss)
-
-    def show(self, row: Epoch, test_error: str) -> None:
-        state = f"epoch {row.epoch}: test error {test_error}"
-        if row.iterations is not None and row.residual is not None:
-            state += f", {row.iterations} iterations to {row.residual:.0e}"
-        if row.lost or row.unanswered:
-            state += f", {row.lost} batches lost, {row.unanswered} unanswered"
-        self.progress.update(self.task, state=state)
-
-
-@contextmanager
-def _bar(show: bool, name: str, total: int) -> Iterator[_Bar]:
-    if not show:
-        yield _Bar()
-        return
-    bar = _RichBar(need("rich.progress", "progress=True", extra="experiments"), name, total)
-    with bar.progress:
-        yield bar
