@@ -76,6 +76,8 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("prox alpha", lambda: lben.Tanh().prox(X, -1.0), "alpha .* not -1.0"),
     ("prox alpha of ReLU", lambda: lben.ReLU().prox(X, 0.0), "alpha .* not 0.0"),
     ("a torch activation", lambda: lben.LBEN(8, 6, 3, activation=torch.relu), "activation must be"),  # type: ignore[arg-type]
+    ("torch's ReLU", lambda: setattr(net(), "activation", torch.nn.ReLU()), "activation must be .* not ReLU"),
+    ("a module for a solver", lambda: setattr(net(), "solver", torch.nn.Identity()), "solver must be .* not Identity"),
     ("GELU", lambda: lben.Elementwise(torch.nn.functional.gelu), "slope -0.1289.* at x = -1.414"),
     ("ELU(2)", lambda: lben.ELU(2.0), r"ELU\(a=2.0\) has slope 2 at x = 0"),
     ("ELU(-1)", lambda: lben.ELU(-1.0), "slope -1"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import lben
 from tests.problems import conv_network
@@ -158,6 +158,18 @@ def test_channels_last_images_are_welcome_and_batches_do_not_matter() -> None:
     assert torch.equal(net(x[0]), net(x[:1])[0])
 
 
+@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+def test_no_images_are_a_batch_too(metric: lben.Metric) -> None:
+    net = conv_network(SHAPE, metric)
+    x = images(0).requires_grad_()
+    for training in (True, False):
+        y = net.train(training)(x)
+        assert y.shape == (0, net.out_features)
+        assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
+    assert net.solve(x).z.shape == (0, net.hidden_features)
+    assert lben.certified_radius(net, x.detach(), pairwise=False).radius.shape == (0,)
+
+
 def test_memory_is_freed_and_does_not_grow_with_iterations() -> None:
     """What a step keeps for its backward pass is the same whether it iterates 20 times or 200."""
     sizes = []
@@ -248,6 +260,10 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("lam of a channel", lambda: lben.certify(SMALL, lam=torch.ones(3)), r"\(60,\), not \(3,\)"),
     ("scs", lambda: lben.tightest_bound(SMALL, solver="scs"), "'scs'"),
     ("well_posed", lambda: lben.well_posed(SMALL), "dense"),
+    ("torch's ReLU", lambda: lben.ConvLBEN((1, 8, 8), 4, 3, activation=nn.ReLU()), r"lben.ReLU\(\), not ReLU"),  # type: ignore[arg-type]
+    ("torch's GELU", lambda: lben.certify(SMALL.weights(), activation=nn.GELU()), "not GELU"),  # type: ignore[arg-type]
+    ("blocks", lambda: lben.certify(SMALL.weights(), activation=lben.Softmax(3)), "single units"),
+    ("an activation more", lambda: lben.tightest_bound(SMALL, activation=lben.Tanh()), "a network has its own"),
     ("backward", lambda: lben.FISTA(backward="fast"), "'fast'"),  # type: ignore[arg-type]
 ]
 

@@ -123,6 +123,15 @@ def check_activation(activation: Activation, units: int) -> Activation:
     return activation
 
 
+def refuse_blocks(groups: Tensor | None) -> None:
+    """Refuse the blocks of an activation where the metric differs within them."""
+    if groups is not None:
+        raise InvalidInput(
+            "This network takes activations of single units, such as lben.ReLU(); units that act in blocks need an "
+            "LBEN, a MON or an UnconstrainedEN."
+        )
+
+
 class Scalar(Activation):
     """One scalar function for all units."""
 

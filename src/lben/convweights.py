@@ -57,10 +57,10 @@ class Geometry:
 
     def inject(self, x: Tensor, U: Tensor, bz: Tensor | None) -> Tensor:
         """U x + bz for rows x: zeros around the image, then a circular convolution."""
-        image = F.pad(x.reshape(-1, *self.in_shape), (self.padding,) * 4)
+        image = F.pad(x.reshape(len(x), *self.in_shape), (self.padding,) * 4)
         image = F.pad(image, (U.shape[-1] // 2,) * 4, mode="circular")
         hidden = F.conv2d(image, U, bz).permute(2, 3, 1, 0)
-        return hidden.reshape(-1, len(x)).T
+        return hidden.reshape(len(U) * self.pixels, len(x)).T
 
     def spread(self, Wo: Tensor) -> Tensor:
         """Average pooling and linear output as one matrix: from (p, C, height/pool, width/pool) to (p, n)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,13 @@ class BaseNetwork(nn.Module, ABC):
             raise InvalidInput(f"normalize must be an lben.Normalize(mean, std), not {normalize!r}.")
         if normalize is not None and normalize.features not in (1, self.in_features):
             raise InvalidInput(f"normalize has {normalize.features} features, but the network {self.in_features}.")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Past `nn.Module`, which would take an nn.ReLU for a part of the network before its property can refuse it."""
+        if name in ("activation", "solver"):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     @property
     def in_features(self) -> int:

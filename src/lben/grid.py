@@ -74,15 +74,18 @@ class Grid:
 
     def forward(self, x: Tensor) -> Tensor:
         """E x: from columns of shape (n, batch) to (frequencies, 2 C, batch)."""
-        first = self.along_height @ x.reshape(self.height, -1)
-        second = self.along_width @ first.reshape(self.half, 2 * self.width, -1)
-        return second.reshape(self.frequencies, -1, x.shape[-1])
+        n, batch = x.shape
+        channels = n // (self.height * self.width)
+        first = self.along_height @ x.reshape(self.height, self.width * channels * batch)
+        second = self.along_width @ first.reshape(self.half, 2 * self.width, channels * batch)
+        return second.reshape(self.frequencies, 2 * channels, batch)
 
     def backward(self, y: Tensor) -> Tensor:
         """E'y: from (frequencies, 2 C, batch) to columns of shape (n, batch)."""
-        first = self.along_width.T @ y.reshape(self.half, 2 * self.width, -1)
-        second = self.along_height.T @ first.reshape(2 * self.half, -1)
-        return second.reshape(-1, y.shape[-1])
+        channels, batch = y.shape[1] // 2, y.shape[2]
+        first = self.along_width.T @ y.reshape(self.half, 2 * self.width, channels * batch)
+        second = self.along_height.T @ first.reshape(2 * self.half, self.width * channels * batch)
+        return second.reshape(self.height * self.width * channels, batch)
 
     def convolve(self, blocks: Tensor, x: Tensor) -> Tensor:
         """E' B E x for columns x."""
@@ -94,13 +97,15 @@ class Grid:
         """offset + E' B E x, all in memory that is there already: finding new pages costs a quarter of the time."""
         h, w, (one, two) = self.half, self.width, scratch
         wide = self.along_width.expand(h, 2 * w, 2 * w)
-        torch.mm(self.along_height, x.view(self.height, -1), out=one.view(2 * h, -1))
-        torch.bmm(wide, one.view(h, 2 * w, -1), out=two.view(h, 2 * w, -1))
         size, batch = blocks.shape[1], x.shape[1]
-        torch.bmm(blocks, two.view(-1, size, batch), out=one.view(-1, size, batch))
-        torch.bmm(wide.mT, one.view(h, 2 * w, -1), out=two.view(h, 2 * w, -1))
-        shape = (self.height, -1)
-        torch.addmm(offset.view(shape), self.along_height.T, two.view(2 * h, -1), out=out.view(shape))
+        row = size // 2 * batch  # the numbers of one pixel, in all images
+        tall, image = (2 * h, w * row), (self.height, w * row)
+        lines, spectrum = (h, 2 * w, row), (self.frequencies, size, batch)
+        torch.mm(self.along_height, x.view(image), out=one.view(tall))
+        torch.bmm(wide, one.view(lines), out=two.view(lines))
+        torch.bmm(blocks, two.view(spectrum), out=one.view(spectrum))
+        torch.bmm(wide.mT, one.view(lines), out=two.view(lines))
+        torch.addmm(offset.view(image), self.along_height.T, two.view(tall), out=out.view(image))
 
     def scratch_size(self, x: Tensor) -> int:
         return x.numel() // (self.height * self.width) * 2 * self.frequencies

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lben import checks
+from lben.activations import refuse_blocks
 from lben.direct import direct_weight
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.operators import DenseOperator, Operator
@@ -60,11 +61,7 @@ class Form(nn.Module):
 
     def check_groups(self, groups: Tensor | None) -> None:
         """Refuse an activation in whose blocks the metric cannot be relied on to be constant."""
-        if groups is not None:
-            raise InvalidInput(
-                "This network takes activations of single units, such as lben.ReLU(); units that act in blocks need an "
-                "LBEN, a MON or an UnconstrainedEN."
-            )
+        refuse_blocks(groups)
 
 
 class Parameterization(Form):

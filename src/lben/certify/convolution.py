@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lben.certify.certificate import Certifiable, Certificate, Domain, Verdict, domain_scale
+from lben.activations import Activation, check_activation, refuse_blocks
+from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, Verdict, domain_scale
 from lben.certify.verified import decide
 from lben.convweights import ConvWeights
 from lben.errors import InvalidInput, NotWellPosed
@@ -37,13 +38,18 @@ class ConvSubject:
     scale: float | None
 
     @staticmethod
-    def of(net: object) -> ConvSubject | None:
+    def of(net: object, activation: Activation | None = None) -> ConvSubject | None:
         """The subject that a convolutional network or its weights are; None for everything else."""
         module = isinstance(net, nn.Module) and callable(getattr(net, "weights", None))
         with torch.no_grad():
             weights = net.weights() if module else net  # type: ignore[attr-defined]
         if not isinstance(weights, ConvWeights):
             return None
+        if module:
+            Subject.refuse(net, activation)
+        elif activation is not None:
+            units = weights.hidden_features
+            refuse_blocks(check_activation(activation, units).groups(units))
         normalize = getattr(net, "normalize", None)
         scale = None if normalize is None else float(normalize.std.min())
         weights = weights.detach().validate()

@@ -75,7 +75,7 @@ class ExplicitNetwork:
         self.subject: Subject | ConvSubject
         self.weights: Weights | ConvWeights
         self.network: BaseNetwork
-        convolution = ConvSubject.of(net)
+        convolution = ConvSubject.of(net, activation)
         if convolution is None:
             self._take_dense(Subject.of(net, activation), sigma, normalize)
         else:

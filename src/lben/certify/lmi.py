@@ -40,7 +40,7 @@ def certify(
     """
     if gamma is not None:
         gamma = checks.positive("gamma", gamma)
-    convolution = ConvSubject.of(net)
+    convolution = ConvSubject.of(net, activation)
     if convolution is not None:
         return certify_convolution(convolution, gamma, lam, rigorous=rigorous, domain=domain)
     subject = Subject.of(net, activation)
@@ -93,7 +93,7 @@ def product_bound(
 
     To see what `tightest_bound` gains. Raises NotWellPosed where m <= 0.
     """
-    convolution = ConvSubject.of(net)
+    convolution = ConvSubject.of(net, activation)
     if convolution is not None:
         return convolution_product_bound(convolution) / convolution.scale_of(domain)
     subject = Subject.of(net, activation)

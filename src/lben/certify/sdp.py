@@ -45,7 +45,7 @@ def tightest_bound(
     within half a per cent of the smallest; `method` says so, or says that it may not be.
     Raises NotWellPosed where no metric proves an equilibrium.
     """
-    convolution = ConvSubject.of(net)
+    convolution = ConvSubject.of(net, activation)
     if convolution is not None:
         if solver != "barrier":
             raise InvalidInput(f'solver must be "barrier" for a convolutional network, not {solver!r}.')
