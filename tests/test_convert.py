@@ -150,6 +150,20 @@ def test_a_hardtanh_without_a_ceiling_is_a_relu() -> None:
     assert torch.allclose(lben.from_sequential(module)(x), module(x), atol=1e-13)
 
 
+def test_a_module_that_stands_in_several_places_counts_in_each() -> None:
+    torch.manual_seed(0)
+    relu, linear = nn.ReLU(), nn.Linear(4, 4)
+    block = lben.Residual(linear, relu)
+    module = nn.Sequential(linear, relu, block, block, nn.Sequential(linear, relu, linear, relu), linear).double()
+    net, x = lben.from_sequential(module), torch.randn(9, 4, dtype=torch.float64)
+    assert net.hidden_features == 20
+    assert torch.allclose(net(x), module(x))
+    slopes = torch.stack([torch.autograd.functional.jacobian(module, point) for point in x])
+    gamma = lben.tightest_bound(net).gamma
+    assert gamma is not None
+    assert float(torch.linalg.matrix_norm(slopes, 2).max()) <= gamma
+
+
 def test_a_linear_network_has_its_norm_as_bound() -> None:
     for sizes in ((4, 6, 2), (2, 3, 5)):
         module = layers(sizes, nn.Identity)

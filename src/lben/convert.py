@@ -55,7 +55,7 @@ def from_sequential(module: nn.Module, *, input_shape: int | Sequence[int] | Non
         raise InvalidInput(f"from_sequential takes an nn.Sequential, not {type(module).__name__}.")
     like = next((p for p in module.parameters()), torch.zeros(()))
     checks.floating("The module's parameters", like)
-    stages = list(module.children()) if _is_sequence(module) else [module]
+    stages = _parts(module) if _is_sequence(module) else [module]
     normalize = None
     if stages and isinstance(stages[0], Normalize):
         normalize, stages = stages[0], stages[1:]
@@ -151,7 +151,7 @@ class _Walk:
         """The output of one module as an affine function, by which units may be added."""
         _refuse_hooks(stage, where)
         if _is_sequence(stage):
-            return self.sequence(list(stage.children()), state, f"{where}.")
+            return self.sequence(_parts(stage), state, f"{where}.")
         if type(stage) is Residual:
             _refuse_hooks(stage.body, where)
             end = self.sequence(list(stage.body), state, f"{where}.")
@@ -280,6 +280,11 @@ def _scalar(stage: nn.Module, where: str) -> _Torch:
 def _is_sequence(stage: nn.Module) -> bool:
     """Whether it does what an `nn.Sequential` does, and not something of its own with what it holds."""
     return isinstance(stage, nn.Sequential) and type(stage).forward is nn.Sequential.forward
+
+
+def _parts(sequence: nn.Module) -> list[nn.Module]:
+    """What it holds, in turn; `children()` would leave out a module that stands there again, such as a shared ReLU."""
+    return [part for part in sequence._modules.values() if part is not None]
 
 
 def _refuse_hooks(stage: nn.Module, where: str) -> None:
