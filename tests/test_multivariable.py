@@ -184,6 +184,20 @@ def test_the_potential_is_finite_where_sigma_leads(activation: lben.Activation, 
     assert bool(activation.potential(activation(v)).isfinite().all())
 
 
+def test_a_simplex_is_not_left_however_far_away() -> None:
+    corner = torch.tensor([1.0, 0.0, 0.0])
+    for total, far in ((1.0, 3e7), (1e-6, 40.0), (1.0, 1e30)):
+        sigma = lben.Projection(lben.Simplex(3, total))
+        assert torch.equal(sigma(far * corner), total * corner)
+        assert torch.equal(sigma.derivative(far * corner), torch.zeros(1, 3, 3))
+
+
+def test_a_polyhedron_too_sharp_for_rounding_says_so() -> None:
+    sigma = lben.Projection(lben.Polyhedron([[1.0, 1e-6], [-1.0, 1e-6]], [0.0, 0.0]))
+    with pytest.raises(lben.NotConverged, match="nearly parallel"):
+        sigma(torch.tensor([1.0, 2.0], dtype=torch.float64))
+
+
 def test_known_projections() -> None:
     v = points()
     ball = lben.Projection(lben.Ball(6, 0.5))(v)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lben import checks
-from lben.errors import InvalidInput
+from lben.errors import InvalidInput, NotConverged
 from lben.polyhedron import Faces, active_constraints, masked
 
 _LARGEST = 1e20  # of what a polyhedron is made of, once rows of C have length one; DAQP takes 1e30 for infinity
@@ -124,14 +124,20 @@ class Simplex(ConvexSet):
 
     def _support(self, v: Tensor) -> Tensor:
         """Which entries of the projection are positive: the largest, as long as they exceed their own threshold."""
-        ordered = v.detach().sort(dim=-1, descending=True).values
+        v = self._from_top(v.detach())
+        ordered = v.sort(dim=-1, descending=True).values
         counts = torch.arange(1, self.size + 1, dtype=v.dtype, device=v.device)
         thresholds = (ordered.cumsum(dim=-1) - self.total) / counts
         last = (ordered > thresholds).sum(dim=-1, keepdim=True).clamp(min=1) - 1
-        return v.detach() > thresholds.gather(-1, last)
+        return v > thresholds.gather(-1, last)
+
+    @staticmethod
+    def _from_top(v: Tensor) -> Tensor:
+        """v less its largest entry, which changes no projection, and keeps `total` from drowning in large ones."""
+        return v - v.detach().amax(dim=-1, keepdim=True)
 
     def project(self, v: Tensor) -> Tensor:
-        support = self._support(v)
+        support, v = self._support(v), self._from_top(v)
         share = (torch.where(support, v, 0.0).sum(dim=-1, keepdim=True) - self.total) / support.sum(-1, keepdim=True)
         return torch.where(support, v - share, 0.0)
 
@@ -203,7 +209,12 @@ class Polyhedron(ConvexSet):
     def _solve(C: Tensor, d: Tensor, rows: Tensor) -> Tensor:
         checks.finite("v", rows)
         active = active_constraints(C, d, rows)
-        assert active is not None, "it was not empty when it was made"
+        if active is None:  # it was not empty when it was made
+            raise NotConverged(
+                "No projection onto the polyhedron was found: its constraints are too nearly parallel, or v is too "
+                f"large, at {float(rows.abs().max()):.3g}, for double precision.",
+                math.nan,
+            )
         return active
 
     def project(self, v: Tensor) -> Tensor:
