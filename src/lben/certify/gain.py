@@ -49,7 +49,7 @@ class IncrementalGain(Judged):
 
     def __str__(self) -> str:
         if self.gain is None:
-            return "No gain was found: this inequality proves one only where it proves that the ODE contracts."
+            return "No gain was found: this inequality proves none, or the search for one failed."
         return (
             f"Output signals move at most {self.gain:.6g} times as far as input signals, in L2 and measured at "
             f"{place(self.domain)}: {self.status} (margin {self.margin:.3g}, {self.method})."
