@@ -47,8 +47,8 @@ def controller(gamma: float) -> lben.LBEN:
 
 
 def simulate(net: lben.LBEN, state: Tensor) -> tuple[Tensor, Tensor]:
-    """States and pushes over time, shape (steps, batch, 4) and (steps, batch, 2): half an implicit Euler method."""
-    states, pushes = [], []
+    """States and pushes over time, (steps + 1, batch, 4) and (steps, batch, 2), by half an implicit Euler method."""
+    states, pushes = [state], []
     for _ in range(STEPS):
         push = net(state)
         velocity = state[:, 2:] + STEP * push
@@ -59,8 +59,8 @@ def simulate(net: lben.LBEN, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cost(states: Tensor, pushes: Tensor) -> Tensor:
-    """Squared distance from rest at the origin, and a little for the pushes, per unit of time."""
-    return (states**2).sum(dim=-1).mean() + 0.1 * (pushes**2).sum(dim=-1).mean()
+    """The mean over time of the squared distance from rest at the origin, and of a tenth of the squared push."""
+    return (states[1:] ** 2).sum(dim=-1).mean() + 0.1 * (pushes**2).sum(dim=-1).mean()
 
 
 def starts(count: int, seed: int) -> Tensor:
@@ -86,10 +86,10 @@ def draw(net: lben.LBEN, costs: list[float], bounds: list[float], slopes: list[f
     with torch.no_grad():
         states, pushes = simulate(net, starts(12, 0))
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3.3), layout="constrained")
-    left.plot(*states[:, :, :2].permute(2, 0, 1).numpy(), lw=1)
-    left.plot(*states[0, :, :2].T.numpy(), "k.", ms=4)
+    left.plot(*states[:, :, :2].permute(2, 0, 1).numpy(), lw=1, color="C0", alpha=0.7)
+    left.plot(*states[0, :, :2].T.numpy(), "k.", ms=5)
     left.plot(0, 0, "k+", ms=10)
-    left.set(title="positions", xlabel="$p_1$", ylabel="$p_2$", aspect="equal")
+    left.set(title="positions, from the dots to the cross", xlabel="$p_1$", ylabel="$p_2$", aspect="equal")
     corners = torch.tensor([[1, 0.4], [0.4, 1], [-0.4, 1], [-1, 0.4], [-1, -0.4], [-0.4, -1], [0.4, -1], [1, -0.4]])
     middle.fill(*corners.T.numpy(), color="0.93", ec="0.5")
     middle.plot(*pushes.reshape(-1, 2).T.numpy(), ".", ms=2.5, color="C3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import lben
+from lben.certify.numerics import at_least, at_most
 from tests.problems import ACTIVATIONS, mnist_network, random_network
 
 
@@ -93,6 +95,19 @@ def test_condition_w_is_checked_without_gamma() -> None:
     assert certificate.holds
     assert certificate.margin == pytest.approx(float(torch.linalg.eigvalsh(net.weights().detach().condition(None))[0]))
     assert "exactly one equilibrium" in str(certificate)
+
+
+def test_what_is_printed_is_a_bound_too() -> None:
+    assert at_most(0.841268178) == "0.841269"
+    assert at_least(0.9999999) == "0.999999"
+    assert [at_most(bound) for bound in (0.1, 1.0, 2.5, 1e-30, math.inf)] == ["0.1", "1", "2.5", "1e-30", "inf"]
+    assert float(at_most(1 + 1e-12)) > 1
+    net = lben.LBEN(5, 6, 3, gamma=1.0)
+    found = lben.tightest_bound(net)
+    assert found.gamma is not None
+    printed = re.search(r"at most (\S+) times", str(found))
+    assert printed is not None
+    assert found.gamma <= float(printed[1]) <= found.gamma * (1 + 1e-5)
 
 
 def test_a_metric_is_found_where_none_is_carried() -> None:

@@ -315,6 +315,12 @@ def test_other_bad_input_is_named() -> None:
         lben.from_sequential(nn.Sequential(nn.ReLU()), input_shape=3.5)  # type: ignore[arg-type]
     with pytest.raises(lben.InvalidInput, match="Layer 0, Skip, can neither"):
         lben.from_sequential(Skip(nn.Linear(2, 2)))
+    with pytest.raises(lben.InvalidInput, match="Layer 0, ModuleList, can neither"):
+        lben.from_sequential(nn.ModuleList([nn.Linear(2, 2)]))
+    empty = nn.Linear(2, 1)
+    empty.weight, empty.bias = nn.Parameter(torch.zeros(0, 2)), nn.Parameter(torch.zeros(0))
+    with pytest.raises(lben.InvalidInput, match="Layer 0, Linear, has no outputs"):
+        lben.from_sequential(nn.Sequential(empty, nn.ReLU()))
     with pytest.raises(lben.InvalidInput, match="float16"):
         lben.from_sequential(nn.Sequential(nn.Linear(2, 2)).half())
     with pytest.raises(lben.InvalidInput, match="BackSubstitution needs a strictly block lower triangular W"):

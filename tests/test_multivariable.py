@@ -56,6 +56,16 @@ def test_prox_solves_its_equation(activation: lben.Activation, alpha: float) -> 
     assert torch.allclose(activation.prox(u, alpha), activation(v), atol=1e-14 * (1 + 30 * alpha), rtol=0)
 
 
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, lben.Projection(random_polyhedron(40, 2, seed=0))], ids=name)
+def test_nan_stays_nan(activation: lben.Activation) -> None:
+    """A solver that overflows must not be told that all is well."""
+    v = points(2)
+    v[0] = torch.nan
+    z = activation(v)
+    assert bool(z[0].isnan().all())
+    assert bool(z[1].isfinite().all())
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])
 def test_prox_minimises_its_definition(activation: lben.Activation, alpha: float) -> None:

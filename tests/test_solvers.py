@@ -315,6 +315,12 @@ def test_a_tolerance_below_the_precision_is_named() -> None:
         solve(lben.PeacemanRachford(tolerance=1e-12, max_iterations=200), problem)
     with pytest.raises(lben.NotConverged, match="Raise max_iterations"):
         solve(lben.PeacemanRachford(tolerance=1e-6, max_iterations=1), problem)
+    torch.manual_seed(2)  # one sample's z is a thousandth of its v, and so is what rounding leaves of it
+    net = lben.LBEN(4, 6, 3, gamma=1.5, activation=lben.GroupSoftThreshold(2)).eval()
+    x = 2 * torch.randn(200, 4)
+    with pytest.raises(lben.NotConverged, match="float32 cannot resolve"):
+        net(x)
+    assert bool(net.double().solve(x.double()).converged.all())
 
 
 def test_scale_does_not_matter() -> None:

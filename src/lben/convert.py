@@ -26,6 +26,7 @@ _POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d
 _SHAPES = (nn.Flatten, nn.Unflatten)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+_LINEAR = (nn.Linear, nn.Conv2d, nn.Identity, *_POOLS, *_SHAPES, *_DROPOUTS, *_NORMS)
 
 
 class Residual(nn.Module):
@@ -80,6 +81,8 @@ def _input_shape(stages: list[nn.Module], given: int | Sequence[int] | None) -> 
     while isinstance(first, nn.Sequential | Residual) and len(list(first.children())):
         first = next(first.children())
     if not isinstance(first, nn.Linear):
+        if type(first) not in _LINEAR:
+            _scalar(first, "0")
         raise InvalidInput(f"The first layer is {_name(first)}, which fits many inputs: say input_shape=(..).")
     return (first.in_features,)
 
@@ -145,6 +148,8 @@ class _Walk:
                 raise InvalidInput(
                     f"Layer {where}, {_name(stage)}, does not fit an input of shape {state.shape}."
                 ) from error
+            if 0 in state.shape:
+                raise InvalidInput(f"Layer {where}, {_name(stage)}, has no outputs.")
         return state
 
     def stage(self, stage: nn.Module, state: _Affine, where: str) -> _Affine:

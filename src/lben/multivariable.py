@@ -142,7 +142,7 @@ class GroupSoftThreshold(Multivariable):
 
 def _shrink(v: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
     """The shortened blocks, which of them are not zero, and their length (where they are, one with a gradient)."""
-    away = torch.linalg.vector_norm(v.detach(), dim=-1, keepdim=True) > threshold
+    away = ~(torch.linalg.vector_norm(v.detach(), dim=-1, keepdim=True) <= threshold)  # so that NaN stays NaN
     length = torch.linalg.vector_norm(torch.where(away, v, torch.ones_like(v)), dim=-1, keepdim=True)
     return torch.where(away, v - v * (threshold / length), 0.0), away, length
 

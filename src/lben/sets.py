@@ -129,7 +129,7 @@ class Simplex(ConvexSet):
         counts = torch.arange(1, self.size + 1, dtype=v.dtype, device=v.device)
         thresholds = (ordered.cumsum(dim=-1) - self.total) / counts
         last = (ordered > thresholds).sum(dim=-1, keepdim=True).clamp(min=1) - 1
-        return v > thresholds.gather(-1, last)
+        return ~(v <= thresholds.gather(-1, last))  # so that NaN stays NaN
 
     @staticmethod
     def _from_top(v: Tensor) -> Tensor:
@@ -154,8 +154,9 @@ class Simplex(ConvexSet):
 class Polyhedron(ConvexSet):
     """{z : C z <= d}, as model predictive control has it; C of shape (r, k), d of shape (r,).
 
-    The projection is a quadratic program (`polyhedron.py`, extra `qp`), in double precision whatever v is. Its Jacobian
-    is the orthogonal projector onto the directions along which the active constraints stay active.
+    The projection is a quadratic program (`polyhedron.py`, extra `qp`), in double precision whatever v is; it lies in
+    the set but for rounding, of the size of v where that is large, and of z where it is not double. Its Jacobian is the
+    orthogonal projector onto the directions along which the active constraints stay active.
     """
 
     C: tuple[tuple[float, ...], ...]
@@ -197,17 +198,20 @@ class Polyhedron(ConvexSet):
     def _active(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows of v in double precision, C, d and the active constraints of each row."""
         rows = v.reshape(-1, self.size).double()
+        points = rows.detach()
         C, d = (part.to(v.device) for part in self._constraints)
         if self._faces is None:
-            return rows, C, d, self._solve(C, d, rows.detach())
-        active, missed = self._faces.to(v.device).choose(C, d, rows.detach())
+            active = torch.zeros(len(points), len(C), dtype=torch.bool, device=v.device)
+            missed = torch.ones_like(active[:, 0])
+        else:
+            active, missed = self._faces.to(v.device).choose(C, d, points)
+        missed &= points.isfinite().all(dim=1)
         if bool(missed.any()):
-            active[missed] = self._solve(C, d, rows.detach()[missed])
+            active[missed] = self._solve(C, d, points[missed])
         return rows, C, d, active
 
     @staticmethod
     def _solve(C: Tensor, d: Tensor, rows: Tensor) -> Tensor:
-        checks.finite("v", rows)
         active = active_constraints(C, d, rows)
         if active is None:  # it was not empty when it was made
             raise NotConverged(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lben.activations import Activation, ReLU, check_activation
+from lben.certify.numerics import at_most
 from lben.convweights import ConvWeights
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.normalize import Normalize
@@ -80,7 +81,9 @@ class Certificate(Judged):
         if self.gamma is None:
             claim = "There is exactly one equilibrium for every input"
         else:
-            claim = f"Outputs move at most {self.gamma:.6g} times as far as inputs, measured at {place(self.domain)}"
+            claim = (
+                f"Outputs move at most {at_most(self.gamma)} times as far as inputs, measured at {place(self.domain)}"
+            )
         status = {
             "holds": self.status,
             "fails": "not proved by this metric",

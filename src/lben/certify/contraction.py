@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -13,8 +14,8 @@ from lben.certify.angles import largest_eigenvalue, largest_kappa, phase
 from lben.certify.centres import Effort, scaled, search_metric
 from lben.certify.certificate import Certifiable, Judged, Subject, Verdict, judge
 from lben.certify.lmi import diagonal
-from lben.certify.numerics import undisturbed
-from lben.certify.riccati import solve_riccati
+from lben.certify.numerics import at_least, at_most, undisturbed
+from lben.certify.riccati import between_solutions
 from lben.certify.wellposed import square
 from lben.errors import InvalidInput
 from lben.weights import Weights
@@ -23,7 +24,7 @@ _ANGLES = (0.0, 0.35 * math.pi, 0.7 * math.pi)  # at which the search for T begi
 _ROUNDS = 8
 _GAP = 1e-3  # distance from the best rate that any T proves at which the search ends
 _EFFORT = Effort(share=1.0, gap=_GAP / 2, stages=60)
-_GAPS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # shares of the rate that are given up, until the check succeeds
+_GAPS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # shares of 1 - rate or rate that are given up, until the check succeeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +55,8 @@ class Contraction(Judged):
             more = "and none exists" if self.best_rate <= 0 else "nor a proof that there is none"
             return f"No metric was found in which the ODE contracts, {more}: nothing is proved of it."
         return (
-            f"Trajectories under the same input approach each other at the rate {self.rate:.4g}: {self.status} (margin "
-            f"{self.margin:.3g}, {self.method}; no multiplier proves more than {self.best_rate:.4g})."
+            f"Trajectories under the same input approach each other at the rate {at_least(self.rate)}: {self.status} "
+            f"(margin {self.margin:.3g}, {self.method}; no multiplier proves more than {at_most(self.best_rate)})."
         )
 
 
@@ -93,8 +94,8 @@ def contraction(
     weights = single_units(net, activation).weights
     T, rate, best = best_multiplier(weights)
     if rate > 0:
-        for gap in _GAPS:
-            found = _prove(weights, T, rate, gap, best, rigorous)
+        for gap, share in product(_GAPS, (1 - rate, rate)):
+            found = _prove(weights, T, rate, gap * min(share, rate), best, rigorous)
             if found.holds:
                 return found
     return Contraction("fails", None, best, None, T, math.nan, "angles and the method of centres", False)
@@ -133,13 +134,13 @@ def best_multiplier(weights: Weights) -> tuple[Tensor, float, float]:
     return T / T.max(), rate, max(best, rate)
 
 
-def _prove(weights: Weights, T: Tensor, rate: float, gap: float, best: float, rigorous: bool) -> Contraction:
-    """The certificate for a rate below what T allows by the share `gap`."""
-    proved = rate * (1 - gap)
-    kappa = 1 - rate * (1 - gap / 2)
+def _prove(weights: Weights, T: Tensor, rate: float, given_up: float, best: float, rigorous: bool) -> Contraction:
+    """The certificate for a rate below what T allows by `given_up`."""
+    proved = rate - given_up
+    kappa = 1 - proved
     M, root = scaled(weights.W, T), T.sqrt()
     identity = torch.eye(len(M), dtype=M.dtype)
-    P = root[:, None] * solve_riccati(M - 2 * kappa * identity, M @ M.T, identity) * root
+    P = root[:, None] * between_solutions(M - 2 * kappa * identity, M @ M.T, identity) * root
     if not bool(torch.isfinite(P).all()):
         return Contraction("undecided", None, best, None, T, math.nan, "no solution of the Riccati equation", False)
     side = P @ weights.W + torch.diag(T)

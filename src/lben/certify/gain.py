@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 from torch import Tensor
 
 from lben.activations import Activation
-from lben.certify.angles import phase
+from lben.certify.angles import largest_eigenvalue, phase
 from lben.certify.barrier import Quadratic, minimise_rho
+from lben.certify.centres import scaled
 from lben.certify.certificate import Certifiable, Domain, Judged, Verdict, judge, place
 from lben.certify.contraction import best_multiplier, blocks, single_units
-from lben.certify.numerics import undisturbed
-from lben.certify.riccati import solve_riccati
-from lben.certify.sdp import feasible_start, smallest_rho
+from lben.certify.numerics import at_most, undisturbed
+from lben.certify.riccati import between_solutions
+from lben.certify.sdp import smallest_rho
 from lben.weights import Weights
 
-_FIRST = tuple(k * math.pi / 8 for k in range(8))  # angles at which the search for T begins
-_FINE = 64  # angles among which the worst for a T is looked for
-_ROUNDS = 6
+_FIRST = 6  # frequencies between zero and infinity at which the search for T begins
+_ROUNDS = 12
 _SHARES = (1.0, 0.9, 0.5)  # of the way to a T that is best at some angles and may fail at others
 _ENOUGH = 1e-3  # relative distance between the gain at all angles and the best at those used, at which the search ends
-_GAPS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # shares by which the gain is raised, until the check succeeds
-_ROOMS = (1e-1, 1e-3, 1e-5)  # shares of it left in the Riccati equation, or its Schur complement would be singular
+_SHARP = 1e-4  # relative accuracy of the largest squared gain over all angles
+_PEAKS = 50
+_GAPS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # shares by which the gain is raised, until the check succeeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class IncrementalGain(Judged):
         if self.gain is None:
             return "No gain was found: this inequality proves none, or the search for one failed."
         return (
-            f"Output signals move at most {self.gain:.6g} times as far as input signals, in L2 and measured at "
+            f"Output signals move at most {at_most(self.gain)} times as far as input signals, in L2 and measured at "
             f"{place(self.domain)}: {self.status} (margin {self.margin:.3g}, {self.method})."
         )
 
@@ -75,9 +75,9 @@ def incremental_gain(
     weights, scale = subject.weights, subject.scale_of(domain)
     start, rate, _ = best_multiplier(weights)
     if rate > 0:
-        T, rho = _minimise(weights, start)
-        for gap, room in product(_GAPS, _ROOMS):
-            found = _prove(weights, T, math.sqrt(rho), gap, room, scale, domain, rigorous)
+        T, rho = _minimise(weights, start, rate)
+        for gap in _GAPS:
+            found = _prove(weights, T, math.sqrt(rho), gap, scale, domain, rigorous)
             if found.holds:
                 return found
     return _nothing("fails", domain, "angles and the barrier method")
@@ -87,37 +87,74 @@ def _nothing(verdict: Verdict, domain: Domain, method: str) -> IncrementalGain:
     return IncrementalGain(verdict, None, None, None, math.nan, domain, method, False)
 
 
-def _minimise(weights: Weights, start: Tensor) -> tuple[Tensor, float]:
+def _minimise(weights: Weights, start: Tensor, rate: float) -> tuple[Tensor, float]:
     """The T with the least squared gain, found at some angles, and its squared gain over all of them.
 
-    The set of all (T, rho) that satisfy the inequality is convex, so that points between two T are worth a look.
+    `start` proves the rate, so that a multiple of it has room for Wo'Wo at every angle. The set of all (T, rho) that
+    satisfy the inequality is convex, so that points between two T are worth a look.
     """
-    fine = torch.linspace(0, math.pi, _FINE + 1, dtype=torch.float64)[:-1]
-    everywhere = _problem(weights, fine)
-    safe = feasible_start(everywhere, start)
-    tiny = torch.finfo(start.dtype).eps
-    if float(safe[0]) == 0 or float(everywhere.K.abs().max()) == 0:  # Wo or U is zero, and so is the gain
-        return start * (tiny if float(safe[0]) == 0 else 1 / tiny), tiny
-    best, least = safe, float(_each(everywhere, safe).max())
-    angles = list(_FIRST)
+    n, tiny = weights.hidden_features, torch.finfo(start.dtype).eps
+    out = float(torch.linalg.matrix_norm(weights.Wo / start.sqrt(), 2))
+    if out == 0 or not bool((weights.U != 0).any()):  # and so the gain is zero
+        return start * (tiny if out == 0 else 1 / tiny), tiny
+    best = torch.cat([start * (out**2 / rate), start.new_ones(weights.out_features)])
+    angles = _first_angles(weights)
+    least = _squared_gain(weights, best, angles)
     for _ in range(_ROUNDS):
-        problem = _problem(weights, torch.tensor(angles, dtype=torch.float64))
-        found, rho, _ = minimise_rho(problem, best, 2 * smallest_rho(problem, best))
-        reached = [(lam, _each(everywhere, lam)) for lam in (torch.lerp(best, found, share) for share in _SHARES)]
-        lam, each = min(reached, key=lambda pair: float(pair[1].max()))
-        if float(each.max()) < least:
-            best, least = lam, float(each.max())
-        worst = float(fine[int(reached[0][1].argmax())])
-        if least <= rho * (1 + _ENOUGH) ** 2 or worst in angles:
+        problem = _problem(weights, angles)
+        lowest = smallest_rho(problem, best)
+        if not lowest < math.inf:
+            break
+        found, rho, _ = minimise_rho(problem, best, 2 * lowest)
+        between = [torch.lerp(best, found, share) for share in _SHARES]
+        reached, lam = min(((_squared_gain(weights, lam, angles), lam) for lam in between), key=lambda pair: pair[0])
+        if reached < least:
+            best, least = lam, reached
+        if least <= rho * (1 + _ENOUGH) ** 2:
+            break
+    return best[:n], least
+
+
+def _first_angles(weights: Weights) -> list[float]:
+    """Those of frequencies from zero to infinity; beyond |W| there is little to see."""
+    fastest = 1 + 3 * float(torch.linalg.matrix_norm(weights.W, 2))
+    between = torch.logspace(-0.5, math.log10(fastest), _FIRST, dtype=torch.float64)
+    return [0.0, *(2 * torch.atan(between)).tolist(), math.pi]
+
+
+def _squared_gain(weights: Weights, lam: Tensor, angles: list[float]) -> float:
+    """The smallest rho that T, the first entries of lam, proves over all angles; infinite if there is none.
+
+    Angles at which more is needed than at those known are found by a search over all, and added to them.
+    """
+    T = lam[: weights.hidden_features]
+    excess, worst = _excess(weights, T, math.inf)
+    if excess >= 0:
+        angles.append(worst)
+        return math.inf
+    for _ in range(_PEAKS):
+        rho = (1 + _SHARP) * smallest_rho(_problem(weights, angles), lam)
+        excess, worst = _excess(weights, T, rho)
+        if excess < 0 or worst in angles:
             break
         angles.append(worst)
-    return best[: weights.hidden_features], least
+    return rho
 
 
-def _problem(weights: Weights, angles: Tensor) -> Quadratic:
+def _excess(weights: Weights, T: Tensor, rho: float) -> tuple[float, float]:
+    """The largest eigenvalue of -X over all angles, in the coordinates in which T = I, and the angle that has it."""
+    root = T.sqrt()
+    M, out, into = scaled(weights.W, T), weights.Wo / root, root[:, None] * weights.U
+    through = into @ into.T / (2 * rho)
+    identity = torch.eye(len(T), dtype=T.dtype)
+    _, excess, worst = largest_eigenvalue(out.T @ out - 2 * identity + (M + M.T) / 2 + through, M + through)
+    return excess, worst
+
+
+def _problem(weights: Weights, angles: list[float]) -> Quadratic:
     """One X for each angle: T (I - phi W) + its adjoint - Wo'Wo - |phi|^2 T U U' T/rho, the outputs as more units."""
     n, p = weights.hidden_features, weights.out_features
-    phi = phase(angles)
+    phi = phase(torch.tensor(angles, dtype=torch.float64))
     A = torch.zeros(len(angles), n + p, n + p, dtype=phi.dtype)
     A[:, :n, :n] = torch.eye(n, dtype=phi.dtype) - phi * weights.W
     A[:, n:, :n] = weights.Wo.to(phi.dtype)
@@ -127,27 +164,22 @@ def _problem(weights: Weights, angles: Tensor) -> Quadratic:
     return Quadratic(A, K, len(angles) * min(weights.U.shape), n)
 
 
-def _each(problem: Quadratic, lam: Tensor) -> Tensor:
-    """The smallest rho of each angle."""
-    single = [Quadratic(A, K, problem.rank, problem.free) for A, K in zip(problem.A, problem.K, strict=True)]
-    return torch.tensor([smallest_rho(one, lam) for one in single], dtype=torch.float64)
-
-
 def _prove(
-    weights: Weights, T: Tensor, gain: float, gap: float, room: float, scale: float, domain: Domain, rigorous: bool
+    weights: Weights, T: Tensor, gain: float, gap: float, scale: float, domain: Domain, rigorous: bool
 ) -> IncrementalGain:
     """The certificate for a gain above what T allows by the share `gap`; a larger T then has room at every angle."""
     T = T * (1 + gap / 4)
     in_domain = gain * (1 + gap) / scale
-    proved, searched = in_domain * scale, gain * (1 + gap / 2)
-    W, U, Wo, D = weights.W, weights.U, weights.Wo, torch.diag(T)
-    corner = 2 * D - Wo.T @ Wo
-    through = torch.linalg.solve_ex(corner, torch.cat([D, W.T], dim=1)).result
-    TRT, WRT, WRW = D @ through[:, : len(T)], W @ through[:, : len(T)], W @ through[:, len(T) :]
+    proved = in_domain * scale
+    W, U, Wo, D, root = weights.W, weights.U, weights.Wo, torch.diag(T), T.sqrt()
+    M, out, side = scaled(W, T), Wo / root, root[:, None] * U / proved
     identity = torch.eye(len(T), dtype=T.dtype)
-    P = solve_riccati(WRT - identity, WRW + U @ U.T / searched**2, (1 + room * gap) * TRT)
+    through = torch.linalg.solve_ex(2 * identity - out.T @ out, torch.cat([identity, M.T], dim=1)).result
+    R, RM = through[:, : len(T)], through[:, len(T) :]
+    P = root[:, None] * between_solutions(M @ R - identity, M @ RM + side @ side.T, R) * root
     if not bool(torch.isfinite(P).all()):
         return _nothing("undecided", domain, "no solution of the Riccati equation")
+    corner = 2 * D - Wo.T @ Wo
     into = P @ U / proved
     matrix = blocks(2 * P - into @ into.T, -(P @ W + D), corner)
     values, vectors = torch.linalg.eigh(matrix)

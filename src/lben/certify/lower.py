@@ -12,7 +12,7 @@ from lben import checks
 from lben.activations import Activation, PerUnit, Scalar
 from lben.certify.certificate import Certifiable, Domain, place
 from lben.certify.explicit import ExplicitNetwork
-from lben.certify.numerics import undisturbed
+from lben.certify.numerics import at_least, undisturbed
 from lben.certify.pieces import steep_inputs
 from lben.convweights import ConvWeights
 from lben.errors import ConvergenceWarning
@@ -50,7 +50,9 @@ class LowerBound:
     def __str__(self) -> str:
         truth = "proved" if self.proved else "observed; without a metric nothing is proved of these outputs"
         where = place(self.domain)
-        return f"Two inputs show a Lipschitz constant of at least {self.value:.6g}, measured at {where} ({truth})."
+        return (
+            f"Two inputs show a Lipschitz constant of at least {at_least(self.value)}, measured at {where} ({truth})."
+        )
 
 
 @undisturbed

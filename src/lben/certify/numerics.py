@@ -1,9 +1,11 @@
-"""The state of torch in which everything here computes, whatever the caller has set."""
+"""The state of torch in which everything here computes, whatever the caller has set; and how bounds are printed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -27,3 +29,20 @@ def undisturbed(function: Callable[Arguments, Result]) -> Callable[Arguments, Re
             return function(*args, **kwargs)
 
     return run
+
+
+def at_most(bound: float, digits: int = 6) -> str:
+    """An upper bound as text, rounded up: what is printed is a bound, too."""
+    return _rounded(bound, digits, ROUND_CEILING)
+
+
+def at_least(bound: float, digits: int = 6) -> str:
+    """A lower bound as text, rounded down."""
+    return _rounded(bound, digits, ROUND_FLOOR)
+
+
+def _rounded(bound: float, digits: int, direction: str) -> str:
+    nearest = f"{bound:.{digits}g}"
+    if float(nearest) == bound or math.isnan(bound):  # 0.1 is not 1/10, and is printed as 0.1 all the same
+        return nearest
+    return f"{float(Context(prec=digits, rounding=direction).create_decimal(bound)):.{digits}g}"
