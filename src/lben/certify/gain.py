@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -75,9 +75,10 @@ def incremental_gain(
     weights, scale = subject.weights, subject.scale_of(domain)
     start, rate, _ = best_multiplier(weights)
     if rate > 0:
-        T, rho = _minimise(weights, start, rate)
-        for gap in _GAPS:
-            found = _prove(weights, T, math.sqrt(rho), gap, scale, domain, rigorous)
+        into, out = (float(torch.linalg.matrix_norm(part, 2)) or 1.0 for part in (weights.U, weights.Wo))
+        T, rho = _minimise(replace(weights, U=weights.U / into, Wo=weights.Wo / out), start, rate)
+        for gap in _GAPS if rho < math.inf else ():
+            found = _prove(weights, T * out**2, math.sqrt(rho) * into * out, gap, scale, domain, rigorous)
             if found.holds:
                 return found
     return _nothing("fails", domain, "angles and the barrier method")
@@ -182,6 +183,8 @@ def _prove(
     corner = 2 * D - Wo.T @ Wo
     into = P @ U / proved
     matrix = blocks(2 * P - into @ into.T, -(P @ W + D), corner)
+    if not bool(torch.isfinite(matrix).all()):
+        return _nothing("undecided", domain, "the matrix of the inequality overflows")
     values, vectors = torch.linalg.eigh(matrix)
     margin = float(values[0])
     if rigorous:
