@@ -11,7 +11,7 @@ from torch import Tensor
 
 import lben
 from lben.certify.angles import largest_eigenvalue, largest_kappa
-from lben.certify.riccati import solve_riccati
+from lben.certify.riccati import between_solutions, solve_riccati
 from tests.problems import ACTIVATIONS, name, random_network
 
 pytest.importorskip("torchdiffeq")
@@ -361,7 +361,9 @@ def test_a_certificate_is_checked_from_its_matrices_alone() -> None:
         W, T = ode.weights().W.detach().double(), torch.diag(found.T)
         side = found.P @ W + T
         block = torch.cat([torch.cat([2 * (1 - found.rate) * found.P, -side], 1), torch.cat([-side.T, 2 * T], 1)])
-        assert float(torch.linalg.eigvalsh(block)[0]) == pytest.approx(found.margin, abs=1e-9)
+        assert torch.equal(found.P, found.P.T)
+        size = block.diagonal().sqrt()
+        assert float(torch.linalg.eigvalsh(block / torch.outer(size, size))[0]) == pytest.approx(found.margin, abs=1e-9)
         assert found.margin > 0
         gain = lben.incremental_gain(ode, rigorous=rigorous)
         assert gain.holds
@@ -472,6 +474,34 @@ def test_the_gain_is_the_smallest_that_a_general_solver_finds(size: float, skew:
         assert smallest * (1 - 1e-3) <= found.gain <= smallest * (1 + 2e-3)
         compared += 1
     assert compared > 0
+
+
+@pytest.mark.parametrize(("n", "size"), [(5, 0.5), (10, 0.5), (6, 1.0), (10, 10.0), (4, 1e4)])
+def test_chains_contract_at_any_rate_and_amplify_by_their_product(n: int, size: float) -> None:
+    """A feed-forward network of one unit a layer: T spreads over decades, and the gain is that of the steady state."""
+    chain = size * torch.diag(torch.ones(n - 1, dtype=D), -1)
+    unit = torch.eye(n, dtype=D)
+    subject = weights(chain, unit[:, :1], unit[-1:])
+    rate, gain = lben.contraction(subject, rigorous=True).rate, lben.incremental_gain(subject, rigorous=True).gain
+    assert rate is not None
+    assert gain is not None
+    assert rate > 0.99
+    assert size ** (n - 1) <= gain <= size ** (n - 1) * (1 + 1e-3)
+    for U, Wo in ((unit[:, :1], torch.zeros(1, n, dtype=D)), (torch.zeros(n, 1, dtype=D), unit[-1:])):
+        nothing = lben.incremental_gain(weights(chain, U, Wo)).gain
+        assert nothing is not None
+        assert nothing < 1e-6
+
+
+def test_between_the_solutions_of_a_riccati_equation_the_inequality_is_strict() -> None:
+    torch.manual_seed(0)
+    for n, rank in ((1, 1), (5, 2), (30, 0)):  # also where S is singular, and P has no largest solution
+        F = torch.randn(n, n, dtype=D) / n**0.5 - 2.5 * torch.eye(n, dtype=D)
+        B = 0.3 * torch.randn(n, rank, dtype=D) / n**0.5
+        P = between_solutions(F, B @ B.T, torch.eye(n, dtype=D))
+        left = P @ B @ B.T @ P + P @ F + F.T @ P + torch.eye(n, dtype=D)
+        assert float(torch.linalg.eigvalsh(left)[-1]) < 0
+        assert float(torch.linalg.eigvalsh(P)[0]) > 0
 
 
 @pytest.mark.slow

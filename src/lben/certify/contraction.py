@@ -21,6 +21,7 @@ from lben.errors import InvalidInput
 from lben.weights import Weights
 
 _ANGLES = (0.0, 0.35 * math.pi, 0.7 * math.pi)  # at which the search for T begins
+_NORMS = (1e-3, 1e-2, 0.1, 0.3, 0.6, 0.9)  # of W in multipliers that need no search
 _ROUNDS = 8
 _GAP = 1e-3  # distance from the best rate that any T proves at which the search ends
 _EFFORT = Effort(share=1.0, gap=_GAP / 2, stages=60)
@@ -36,8 +37,8 @@ class Contraction(Judged):
     rate: the proved rate, below 1; None if no metric was found.
     best_rate: no diagonal T, and so no P, proves more by this inequality; not positive where it can prove nothing.
     P: the metric, shape (n, n), or None. T: the diagonal of the multiplier, or the best one found, shape (n,).
-    margin: the smallest eigenvalue of [[2 (1 - rate) P, -(P W + T)], [., 2 T]], as computed; NaN without a P. The
-        verdict is about the same matrix scaled to a unit diagonal, whose eigenvalues rounding disturbs far less.
+    margin: the smallest eigenvalue of [[2 (1 - rate) P, -(P W + T)], [., 2 T]], scaled to a unit diagonal, as computed;
+        NaN without a P. (Without the scaling, rounding disturbs it far more: P and T may spread over many decades.)
     rigorous: whether the verdict accounts for every rounding error.
     """
 
@@ -115,10 +116,10 @@ def best_multiplier(weights: Weights) -> tuple[Tensor, float, float]:
 
     Angles at which the best T for those so far is worst are added until both agree.
     """
-    W, T = weights.W, weights.metric()
+    W, best = weights.W, 1.0
     identity = torch.eye(len(W), dtype=W.dtype)
     angles = list(_ANGLES)
-    rate, best = 1 - largest_kappa(scaled(W, T)), 1.0
+    rate, T = max(first_multipliers(weights), key=lambda pair: pair[0])
     start = T
     for _ in range(_ROUNDS):
         family = identity - phase(torch.tensor(angles, dtype=W.dtype)) * W
@@ -134,19 +135,36 @@ def best_multiplier(weights: Weights) -> tuple[Tensor, float, float]:
     return T / T.max(), rate, max(best, rate)
 
 
+def first_multipliers(weights: Weights) -> list[tuple[float, Tensor]]:
+    """Multipliers to begin with, each after the rate it proves: the metric of the weights, and some by formula.
+
+    Where r is above the spectral radius of |W|, u = (r - |W|)^-1 1 and w = (r - |W|')^-1 1 are positive, and T = w/u
+    makes |T^(1/2) W T^(-1/2)| <= r (Schur's test), so that the rate is at least 1 - r. Feed-forward networks have a
+    radius of zero, and need a T that spreads over many decades, which a search from ones does not find.
+    """
+    size, ones = weights.W.abs(), torch.ones_like(weights.bz)
+    multipliers = [weights.metric()]
+    for r in _NORMS:
+        system = r * torch.diag(ones) - size
+        u, w = (torch.linalg.solve_ex(part, ones).result for part in (system, system.T))
+        T = w / u
+        if bool(((u > 0) & (w > 0) & (T > 0) & T.isfinite()).all()):
+            multipliers.append(T)
+    return [(min(1 - largest_kappa(scaled(weights.W, T)), 1.0), T) for T in multipliers]
+
+
 def _prove(weights: Weights, T: Tensor, rate: float, given_up: float, best: float, rigorous: bool) -> Contraction:
     """The certificate for a rate below what T allows by `given_up`."""
     proved = rate - given_up
     kappa = 1 - proved
     M, root = scaled(weights.W, T), T.sqrt()
     identity = torch.eye(len(M), dtype=M.dtype)
-    P = root[:, None] * between_solutions(M - 2 * kappa * identity, M @ M.T, identity) * root
+    P = between_solutions(M - 2 * kappa * identity, M @ M.T, identity) * torch.outer(root, root)
     if not bool(torch.isfinite(P).all()):
         return Contraction("undecided", None, best, None, T, math.nan, "no solution of the Riccati equation", False)
     side = P @ weights.W + torch.diag(T)
     matrix = blocks(2 * (1 - proved) * P, -side, 2 * torch.diag(T))
-    values, vectors = torch.linalg.eigh(matrix)
-    margin = float(values[0])
+    margin, vectors = unit_margin(matrix)
     if rigorous:
         from lben.certify.rigorous import decide_contraction
 
@@ -178,6 +196,16 @@ def frequency_test(net: Certifiable | Weights | Tensor, *, lam: Tensor | None = 
     M = scaled(W, metric)
     bound, _, theta = largest_eigenvalue((M + M.T) / 4, M / 2)
     return FrequencyTest(2 - 2 * bound, math.tan(theta / 2) if theta < math.pi else math.inf)
+
+
+def unit_margin(matrix: Tensor) -> tuple[float, Tensor]:
+    """The smallest eigenvalue of a matrix scaled to a unit diagonal, and its eigenvectors in the matrix's scale."""
+    scale = matrix.diagonal().abs().rsqrt()
+    scaled_matrix = scale[:, None] * matrix * scale
+    if not bool(torch.isfinite(scaled_matrix).all()):
+        return math.nan, torch.eye(len(matrix), dtype=matrix.dtype)
+    values, vectors = torch.linalg.eigh(scaled_matrix)
+    return float(values[0]), scale[:, None] * vectors
 
 
 def blocks(first: Tensor, side: Tensor, second: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from lben.certify.angles import largest_eigenvalue, phase
 from lben.certify.barrier import Quadratic, minimise_rho
 from lben.certify.centres import scaled
 from lben.certify.certificate import Certifiable, Domain, Judged, Verdict, judge, place
-from lben.certify.contraction import best_multiplier, blocks, single_units
+from lben.certify.contraction import best_multiplier, blocks, first_multipliers, single_units, unit_margin
 from lben.certify.numerics import at_most, undisturbed
 from lben.certify.riccati import between_solutions
 from lben.certify.sdp import smallest_rho
@@ -25,6 +25,7 @@ _SHARES = (1.0, 0.9, 0.5)  # of the way to a T that is best at some angles and m
 _ENOUGH = 1e-3  # relative distance between the gain at all angles and the best at those used, at which the search ends
 _SHARP = 1e-4  # relative accuracy of the largest squared gain over all angles
 _PEAKS = 50
+_LITTLE = 1e-3
 _GAPS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # shares by which the gain is raised, until the check succeeds
 
 
@@ -33,8 +34,8 @@ class IncrementalGain(Judged):
     """A bound on the L2 norm of y1(.) - y2(.) relative to that of x1(.) - x2(.), from equal initial states.
 
     gain: the proved bound, in `domain`; None if none was found. P, T: shapes (n, n) and (n,), what proves it, or None.
-    margin: the smallest eigenvalue of the matrix that must be positive definite, as computed; NaN without a P. The
-        verdict is about the same matrix scaled to a unit diagonal.
+    margin: the smallest eigenvalue of the matrix that must be positive definite, scaled to a unit diagonal; NaN without
+        a P.
     rigorous: whether the verdict accounts for every rounding error.
     """
 
@@ -76,9 +77,10 @@ def incremental_gain(
     start, rate, _ = best_multiplier(weights)
     if rate > 0:
         into, out = (float(torch.linalg.matrix_norm(part, 2)) or 1.0 for part in (weights.U, weights.Wo))
-        T, rho = _minimise(replace(weights, U=weights.U / into, Wo=weights.Wo / out), start, rate)
+        unit = replace(weights, U=weights.U / into, Wo=weights.Wo / out)
+        T, rho = _minimise(unit, [(rate, start), *first_multipliers(weights)])
         for gap in _GAPS if rho < math.inf else ():
-            found = _prove(weights, T * out**2, math.sqrt(rho) * into * out, gap, scale, domain, rigorous)
+            found = _prove(weights, T * (out * out), math.sqrt(rho) * into * out, gap, scale, domain, rigorous)
             if found.holds:
                 return found
     return _nothing("fails", domain, "angles and the barrier method")
@@ -88,20 +90,22 @@ def _nothing(verdict: Verdict, domain: Domain, method: str) -> IncrementalGain:
     return IncrementalGain(verdict, None, None, None, math.nan, domain, method, False)
 
 
-def _minimise(weights: Weights, start: Tensor, rate: float) -> tuple[Tensor, float]:
+def _minimise(weights: Weights, starts: list[tuple[float, Tensor]]) -> tuple[Tensor, float]:
     """The T with the least squared gain, found at some angles, and its squared gain over all of them.
 
-    `start` proves the rate, so that a multiple of it has room for Wo'Wo at every angle. The set of all (T, rho) that
-    satisfy the inequality is convex, so that points between two T are worth a look.
+    A start proves the rate beside it, so that a multiple of it has room for Wo'Wo at every angle. The set of all
+    (T, rho) that satisfy the inequality is convex, so that points between two T are worth a look. The barrier method
+    keeps close to where it starts, and begins again where it ended until that changes little.
     """
-    n, tiny = weights.hidden_features, torch.finfo(start.dtype).eps
-    out = float(torch.linalg.matrix_norm(weights.Wo / start.sqrt(), 2))
-    if out == 0 or not bool((weights.U != 0).any()):  # and so the gain is zero
-        return start * (tiny if out == 0 else 1 / tiny), tiny
-    best = torch.cat([start * (out**2 / rate), start.new_ones(weights.out_features)])
+    if not bool((weights.U != 0).any()) or not bool((weights.Wo != 0).any()):
+        return _nearly_nothing(weights, *max(starts, key=lambda pair: pair[0]))
     angles = _first_angles(weights)
-    least = _squared_gain(weights, best, angles)
+    least, best = min(
+        ((_squared_gain(weights, lam, angles), lam) for lam in (_with_room(weights, *s) for s in starts if s[0] > 0)),
+        key=lambda pair: pair[0],
+    )
     for _ in range(_ROUNDS):
+        before = least
         problem = _problem(weights, angles)
         lowest = smallest_rho(problem, best)
         if not lowest < math.inf:
@@ -111,9 +115,22 @@ def _minimise(weights: Weights, start: Tensor, rate: float) -> tuple[Tensor, flo
         reached, lam = min(((_squared_gain(weights, lam, angles), lam) for lam in between), key=lambda pair: pair[0])
         if reached < least:
             best, least = lam, reached
-        if least <= rho * (1 + _ENOUGH) ** 2:
+        if least <= rho * (1 + _ENOUGH) ** 2 and before <= least * (1 + _ENOUGH) ** 2:
             break
-    return best[:n], least
+    return best[: weights.hidden_features], least
+
+
+def _nearly_nothing(weights: Weights, rate: float, T: Tensor) -> tuple[Tensor, float]:
+    """U or Wo is zero, and so is the gain: T is so large, or so small, that the one that is not does not matter."""
+    rho, root = torch.finfo(T.dtype).eps, T.sqrt()
+    into, out = (float(torch.linalg.matrix_norm(part, 2)) for part in (root[:, None] * weights.U, weights.Wo / root))
+    return T * (_LITTLE * rate * rho / into**2 if into > 0 else out**2 / (_LITTLE * rate) if out > 0 else 1.0), rho
+
+
+def _with_room(weights: Weights, rate: float, T: Tensor) -> Tensor:
+    """The multiple of T with 2 rate T >= 2 Wo'Wo, and ones for the outputs."""
+    out = float(torch.linalg.matrix_norm(weights.Wo / T.sqrt(), 2))
+    return torch.cat([T * (out * out / rate), T.new_ones(weights.out_features)])
 
 
 def _first_angles(weights: Weights) -> list[float]:
@@ -177,7 +194,7 @@ def _prove(
     identity = torch.eye(len(T), dtype=T.dtype)
     through = torch.linalg.solve_ex(2 * identity - out.T @ out, torch.cat([identity, M.T], dim=1)).result
     R, RM = through[:, : len(T)], through[:, len(T) :]
-    P = root[:, None] * between_solutions(M @ R - identity, M @ RM + side @ side.T, R) * root
+    P = between_solutions(M @ R - identity, M @ RM + side @ side.T, R) * torch.outer(root, root)
     if not bool(torch.isfinite(P).all()):
         return _nothing("undecided", domain, "no solution of the Riccati equation")
     corner = 2 * D - Wo.T @ Wo
@@ -185,8 +202,7 @@ def _prove(
     matrix = blocks(2 * P - into @ into.T, -(P @ W + D), corner)
     if not bool(torch.isfinite(matrix).all()):
         return _nothing("undecided", domain, "the matrix of the inequality overflows")
-    values, vectors = torch.linalg.eigh(matrix)
-    margin = float(values[0])
+    margin, vectors = unit_margin(matrix)
     if rigorous:
         from lben.certify.rigorous import decide_gain
 
