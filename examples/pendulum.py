@@ -150,8 +150,8 @@ def draw(found: list[Outcome], path: Path) -> None:
             promised = torch.exp(-o.rate * t / STEP)
             axes[2].semilogy(t, promised, "--", color=colour, linewidth=1, label="its certified rate")
     axes[0].set_ylabel("angle, rad")
-    axes[2].set(title="largest distance, relative to the first", xlim=(0, float(t[-1])), xlabel="time, s")
-    axes[2].set_ylim(1e-9, 50)
+    axes[2].set(title="largest distance of two states", xlim=(0, float(t[-1])), xlabel="time, s")
+    axes[2].set(ylim=(1e-9, 5), ylabel="relative to that at time 0")
     axes[2].legend(frameon=False, loc="lower left", fontsize=8)
     for ax in axes:
         ax.grid(alpha=0.25)

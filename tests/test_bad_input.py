@@ -118,7 +118,7 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("std 0", lambda: lben.Normalize(0.0, 0.0), "std .* 0"),
     ("mean NaN", lambda: lben.Normalize(NAN, 1.0), "mean holds nan"),
     ("empty std", lambda: lben.Normalize(0.0, []), "std .* empty"),
-    ("5 stds", lambda: lben.MON(8, 6, 3, normalize=lben.Normalize(0.0, [1.0] * 5)), "5 features, but the network 8"),
+    ("5 stds", lambda: lben.MON(8, 6, 3, normalize=lben.Normalize(0.0, [1.0] * 5)), "5 values, .* each of 8 features"),
     ("bound in metres", lambda: net().bound("metres"), "'metres'"),  # type: ignore[arg-type]
     ("pixels without Normalize", lambda: net().bound("pixels"), "normalize=Normalize"),
     ("W not square", lambda: weights(W=torch.zeros(6, 5)), r"W must have shape \(6, 6\), not \(6, 5\)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -227,10 +228,11 @@ def test_large_weights_are_not_made_dense() -> None:
 
 
 SMALL = conv_network(SHAPE, "channel")
+KERNELS = lben.ConvLBEN((1, 8, 8), 4, 3, pool=2, gamma=2.0).weights().detach()
 BAD: list[tuple[str, Callable[[], object], str]] = [
-    ("small image", lambda: lben.ConvLBEN((1, 2, 8), 4, 3, pool=2), "2 x 8, is smaller than the kernel, 3 x 3"),
+    ("small image", lambda: lben.ConvLBEN((1, 2, 8), 4, 3, pool=2), "2 x 8 .* is smaller than the kernel, 3 x 3"),
     ("even kernel", lambda: lben.ConvMON((1, 8, 8), 4, 3, kernel_size=4), "kernel_size must be odd.* 4"),
-    ("pool", lambda: lben.ConvLBEN((1, 8, 10), 4, 3), "pool = 4 does not divide the image, padded to 8 x 10"),
+    ("pool", lambda: lben.ConvLBEN((1, 8, 10), 4, 3), "pool = 4 does not divide the image, 8 x 10 with its padding"),
     ("pool after padding", lambda: lben.ConvLBEN((1, 8, 8), 4, 3, padding=1), "10 x 10"),
     ("padding", lambda: lben.ConvLBEN((1, 8, 8), 4, 3, padding=-1), "padding .* not -1"),
     ("in_shape", lambda: lben.ConvLBEN((8, 8), 4, 3), r"\(8, 8\)"),  # type: ignore[arg-type]
@@ -243,6 +245,16 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("float32", lambda: SMALL(images().float()), "float32 but the network is float64"),
     ("NaN", lambda: SMALL(images() * float("nan")), "x holds nan"),
     ("integers", lambda: SMALL(images().long()), "int64"),
+    ("weights, gamma", lambda: replace(KERNELS, gamma=-1.0), "gamma must be .* not -1"),
+    ("weights, bz", lambda: replace(KERNELS, bz=torch.zeros(9)), r"T must have shape \(9, 9"),
+    ("weights, U", lambda: replace(KERNELS, U=torch.zeros(4, 2, 3, 3)), r"U must have shape \(4, 1, 3, 3\), not"),
+    ("weights, Wo", lambda: replace(KERNELS, Wo=torch.zeros(3, 4, 3, 3)), r"Wo must have shape \(3, 4, 4, 4\)"),
+    ("weights, entries", lambda: replace(KERNELS, entries=torch.ones(1)), r"entries must have shape \(4,\)"),
+    ("weights, kernel", lambda: replace(KERNELS, T=torch.zeros(4, 4, 2, 2)), "odd size.* 2 and 3"),
+    ("weights, metric", lambda: replace(KERNELS, metric="foo"), "'foo'"),  # type: ignore[arg-type]
+    ("weights, dtype", lambda: KERNELS.to(torch.int64), "int64"),
+    ("weights, pool", lambda: replace(KERNELS, geometry=lben.Geometry((1, 8, 8), 0, 3)), "pool = 3 .* 8 x 8"),
+    ("weights, list", lambda: replace(KERNELS, U=[1]), "U must be a torch.Tensor"),  # type: ignore[arg-type]
     (
         "pixel by Peaceman-Rachford",
         lambda: lben.ConvLBEN((1, 8, 8), 4, 3, metric="pixel", solver=lben.PeacemanRachford()),

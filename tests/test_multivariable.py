@@ -66,6 +66,13 @@ def test_nan_stays_nan(activation: lben.Activation) -> None:
     assert bool(z[1].isfinite().all())
 
 
+def test_blocks_whose_squares_overflow() -> None:
+    v = torch.tensor([3e19, -3e19])
+    assert torch.allclose(lben.Projection(lben.Ball(2))(v), torch.tensor([1.0, -1.0]) / 2**0.5)
+    assert bool((lben.GroupSoftThreshold(2, 1e30)(v) == 0).all())
+    assert bool(lben.Projection(HEXAGON)(torch.tensor([torch.inf, 1.0])).isnan().all())
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 5.0])
 def test_prox_minimises_its_definition(activation: lben.Activation, alpha: float) -> None:

@@ -81,6 +81,24 @@ def finite_sum(result: Tensor, **causes: Tensor | None) -> None:
     finite("U x + bz", result)
 
 
+def alike(tensors: dict[str, Tensor]) -> None:
+    """Pass tensors of one dtype, single or double, on one device."""
+    first, like = next(iter(tensors.items()))
+    for name, tensor in tensors.items():
+        floating(name, tensor)
+        if tensor.dtype != like.dtype or tensor.device != like.device:
+            raise InvalidInput(
+                f"{name} is {tensor.dtype} on {tensor.device}, but {first} is {like.dtype} on {like.device}."
+            )
+
+
+def shapes(tensors: dict[str, Tensor], expected: dict[str, tuple[int, ...]]) -> None:
+    """Pass tensors of the expected shapes."""
+    for name, tensor in tensors.items():
+        if tuple(tensor.shape) != expected[name]:
+            raise InvalidInput(f"{name} must have shape {expected[name]}, not {tuple(tensor.shape)}.")
+
+
 def width(name: str, tensor: Tensor, size: int) -> Tensor:
     """`tensor` if its last dimension is `size`."""
     if tensor.dim() == 0 or tensor.shape[-1] != size:

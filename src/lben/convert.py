@@ -54,6 +54,8 @@ def from_sequential(module: nn.Module, *, input_shape: int | Sequence[int] | Non
     """
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"from_sequential takes an nn.Sequential, not {type(module).__name__}.")
+    if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
+        raise InvalidInput("The module has lazy layers whose sizes are not known yet: call it once on an input first.")
     like = next((p for p in module.parameters()), torch.zeros(()))
     checks.floating("The module's parameters", like)
     stages = _parts(module) if _is_sequence(module) else [module]

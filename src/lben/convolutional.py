@@ -193,7 +193,8 @@ class ConvNetwork(BaseNetwork):
             if self.parameterization.metric == "pixel" and one.needs_resolvent:
                 raise InvalidInput(
                     f'{type(one).__name__} needs the resolvent of I - W, which metric="pixel" does not have: use '
-                    'lben.FISTA() or lben.ForwardBackward(), or a network with metric="channel" or "identity".'
+                    "lben.FISTA(), lben.ForwardBackward() or lben.Extragradient(), or a network with "
+                    'metric="channel" or "identity".'
                 )
         self._solver = solver
 
@@ -219,8 +220,8 @@ class ConvLBEN(ConvNetwork):
     With `gamma`, the map from image to output is gamma-Lipschitz in the l2 norm, whatever the free variables are.
     in_shape: channels, height and width of an image. padding: zeros put around it on all sides.
     pool: the side of the squares that are averaged before the linear output; it divides the padded image.
-    metric: one entry of Lambda a "channel", which every solver can treat; a "pixel", the paper's, for forward-backward
-        and FISTA alone; or "identity".
+    metric: one entry of Lambda a "channel", which every solver can treat; a "pixel", the paper's, for forward-backward,
+        FISTA and extragradient alone; or "identity".
     """
 
     def __init__(
@@ -292,7 +293,7 @@ def _geometry(in_shape: tuple[int, int, int], kernel_size: int, pool: int, paddi
     """The geometry of a network, if its parts fit each other."""
     if not isinstance(in_shape, tuple | list | torch.Size) or len(in_shape) != 3:
         raise InvalidInput(f"in_shape must be (channels, height, width), not {in_shape!r}.")
-    colours, height, width = (checks.count("in_shape", size) for size in in_shape)
+    colours, height, width = (checks.count("Every size in in_shape", size) for size in in_shape)
     if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
         raise InvalidInput(f"padding must be an integer of at least 0, not {padding!r}.")
     geometry = Geometry((colours, height, width), padding, checks.count("pool", pool))
@@ -301,8 +302,8 @@ def _geometry(in_shape: tuple[int, int, int], kernel_size: int, pool: int, paddi
     high, wide = geometry.shape
     if kernel_size > min(high, wide):
         raise InvalidInput(
-            f"The image, padded to {high} x {wide}, is smaller than the kernel, {kernel_size} x {kernel_size}."
+            f"The image, {high} x {wide} with its padding, is smaller than the kernel, {kernel_size} x {kernel_size}."
         )
     if high % pool or wide % pool:
-        raise InvalidInput(f"pool = {pool} does not divide the image, padded to {high} x {wide}.")
+        raise InvalidInput(f"pool = {pool} does not divide the image, {high} x {wide} with its padding.")
     return geometry

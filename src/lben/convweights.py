@@ -88,6 +88,31 @@ class ConvWeights:
     geometry: Geometry
     gamma: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.metric not in ("channel", "pixel", "identity"):
+            raise InvalidInput(f'metric must be "channel", "pixel" or "identity", not {self.metric!r}.')
+        for name in ("T", "U", "bz", "Wo", "by"):
+            checks.floating(name, getattr(self, name))
+        checks.alike(self.tensors())
+        C, p, pool = len(self.bz), len(self.by), self.geometry.pool
+        taps, into = (kernel.shape[-1] if kernel.dim() else 0 for kernel in (self.T, self.U))
+        if taps % 2 == 0 or into % 2 == 0:
+            raise InvalidInput(f"Kernels must be of odd size, so that they have a middle, not {taps} and {into}.")
+        high, wide = self.geometry.shape
+        if high % pool or wide % pool:
+            raise InvalidInput(f"pool = {pool} does not divide the hidden layer, {high} x {wide}.")
+        expected = {
+            "T": (C, C, taps, taps),
+            "U": (C, self.geometry.in_shape[0], into, into),
+            "bz": (C,),
+            "Wo": (p, C, high // pool, wide // pool),
+            "by": (p,),
+            "entries": (high, wide) if self.metric == "pixel" else (C,),
+        }
+        checks.shapes(self.tensors(), expected)
+        if self.gamma is not None:
+            checks.positive("gamma", self.gamma)
+
     @property
     def channels(self) -> int:
         return len(self.T)

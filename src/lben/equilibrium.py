@@ -47,7 +47,10 @@ class BaseNetwork(nn.Module, ABC):
         if normalize is not None and not isinstance(normalize, Normalize):
             raise InvalidInput(f"normalize must be an lben.Normalize(mean, std), not {normalize!r}.")
         if normalize is not None and normalize.features not in (1, self.in_features):
-            raise InvalidInput(f"normalize has {normalize.features} features, but the network {self.in_features}.")
+            raise InvalidInput(
+                f"normalize has {normalize.features} values, but must have one, or one for each of {self.in_features} "
+                "features."
+            )
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Past `nn.Module`, which would take an nn.ReLU for a part of the network before its property can refuse it."""

@@ -18,7 +18,7 @@ from lben import checks
 from lben.activations import Activation, check_activation
 from lben.errors import InvalidInput
 from lben.jacobians import BlockGain, Jacobian, SideBySide
-from lben.sets import ConvexSet
+from lben.sets import ConvexSet, lengths
 
 __all__ = ["Blocks", "GroupSoftThreshold", "Multivariable", "Projection", "Softmax"]
 
@@ -142,8 +142,8 @@ class GroupSoftThreshold(Multivariable):
 
 def _shrink(v: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
     """The shortened blocks, which of them are not zero, and their length (where they are, one with a gradient)."""
-    away = ~(torch.linalg.vector_norm(v.detach(), dim=-1, keepdim=True) <= threshold)  # so that NaN stays NaN
-    length = torch.linalg.vector_norm(torch.where(away, v, torch.ones_like(v)), dim=-1, keepdim=True)
+    away = ~(lengths(v.detach()) <= threshold)  # so that NaN stays NaN
+    length = lengths(torch.where(away, v, torch.ones_like(v)))
     return torch.where(away, v - v * (threshold / length), 0.0), away, length
 
 
@@ -271,6 +271,7 @@ class Blocks(Activation):
         return torch.cat([change(part, piece) for (part, _), piece in pieces], dim=-1)
 
     def _split(self, v: Tensor) -> tuple[Tensor, ...]:
+        checks.floating("v", v)
         if v.dim() == 0 or v.shape[-1] != self.units:
             raise InvalidInput(f"Blocks has {self.units} units, but the tensor's shape is {tuple(v.shape)}.")
         pieces: tuple[Tensor, ...] = v.split(self.widths, dim=-1)

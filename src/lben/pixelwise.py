@@ -176,6 +176,6 @@ class PixelOperator(Operator):
 
     def cayley(self, alpha: float) -> Affine:
         raise InvalidInput(
-            'A solver that needs the resolvent of I - W cannot treat metric="pixel": use lben.FISTA() or '
-            'lben.ForwardBackward(), or a network with metric="channel" or "identity".'
+            'A solver that needs the resolvent of I - W cannot treat metric="pixel": use lben.FISTA(), '
+            'lben.ForwardBackward() or lben.Extragradient(), or a network with metric="channel" or "identity".'
         )

@@ -23,6 +23,13 @@ def _close(z: Tensor) -> float:
     return max(1e-9, 64 * torch.finfo(z.dtype).eps)
 
 
+def lengths(v: Tensor) -> Tensor:
+    """The Euclidean lengths of blocks, shape (..., 1), of entries whose squares may overflow."""
+    largest = v.detach().abs().amax(dim=-1, keepdim=True).clamp(min=torch.finfo(v.dtype).tiny)
+    length: Tensor = largest * torch.linalg.vector_norm(v / largest, dim=-1, keepdim=True)
+    return length
+
+
 class ConvexSet(ABC):
     """A closed convex set in R^k. Blocks have shape (..., k), Jacobians (..., k, k)."""
 
@@ -91,9 +98,8 @@ class Ball(ConvexSet):
 
     def _stretch(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Whether each block is outside, and its length (where it is inside, one, which has a gradient)."""
-        outside = torch.linalg.vector_norm(v.detach(), dim=-1, keepdim=True) > self.radius
-        length = torch.linalg.vector_norm(torch.where(outside, v, torch.ones_like(v)), dim=-1, keepdim=True)
-        return outside, length
+        outside = lengths(v.detach()) > self.radius
+        return outside, lengths(torch.where(outside, v, torch.ones_like(v)))
 
     def project(self, v: Tensor) -> Tensor:
         outside, length = self._stretch(v)
@@ -171,7 +177,8 @@ class Polyhedron(ConvexSet):
         checks.finite("d", offsets)
         for i, row in enumerate(matrix):
             if not bool((row != 0).any()):
-                raise InvalidInput(f"Row {i} of C is zero, which constrains nothing: leave it out.")
+                what = "constrains nothing: leave it out" if float(offsets[i]) >= 0 else "no z satisfies: d is negative"
+                raise InvalidInput(f"Row {i} of C is zero, which {what}.")
         length = torch.linalg.vector_norm(matrix, dim=1)
         if not bool(((length > 1 / _LARGEST) & (length < _LARGEST) & (offsets.abs() < _LARGEST * length)).all()):
             raise InvalidInput(f"A row of C, or its d, is too large or too small, beyond {_LARGEST:g}: scale them.")
@@ -225,6 +232,7 @@ class Polyhedron(ConvexSet):
         rows, C, d, active = self._active(v)
         excess = torch.where(active, rows @ C.T - d, 0.0)
         z: Tensor = rows - torch.linalg.solve(masked(C @ C.T, active), excess) @ C
+        z = torch.where(rows.detach().isfinite().all(dim=1, keepdim=True), z, torch.nan)
         return z.to(v.dtype).reshape(v.shape)
 
     def jacobian(self, v: Tensor) -> Tensor:
@@ -244,6 +252,8 @@ class Polyhedron(ConvexSet):
 
 def _numbers(name: str, value: Sequence[Sequence[float]] | Sequence[float] | Tensor | float) -> Tensor:
     try:
+        if isinstance(value, Tensor) and value.is_complex():
+            raise TypeError
         return torch.as_tensor(value, dtype=torch.float64).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInput(f"{name} must hold numbers, not {value!r}.") from error

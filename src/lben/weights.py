@@ -34,20 +34,13 @@ class Weights:
     def __post_init__(self) -> None:
         for name in ("W", "U", "bz", "Wo", "by"):
             checks.floating(name, getattr(self, name))
-        for name, tensor in self.tensors().items():
-            checks.floating(name, tensor)
-            if tensor.dtype != self.W.dtype or tensor.device != self.W.device:
-                raise InvalidInput(
-                    f"{name} is {tensor.dtype} on {tensor.device}, but W is {self.W.dtype} on {self.W.device}."
-                )
+        checks.alike(self.tensors())
         n, p = self.bz.shape[-1] if self.bz.dim() else 0, self.by.shape[-1] if self.by.dim() else 0
         d = self.U.shape[-1] if self.U.dim() else 0
         if min(n, d, p) < 1:
             raise InvalidInput(f"A network needs inputs, units and outputs, but has {d}, {n} and {p} of them.")
         expected = {"W": (n, n), "U": (n, d), "bz": (n,), "Wo": (p, n), "by": (p,), "lam": (n,)}
-        for name, tensor in self.tensors().items():
-            if tuple(tensor.shape) != expected[name]:
-                raise InvalidInput(f"{name} must have shape {expected[name]}, not {tuple(tensor.shape)}.")
+        checks.shapes(self.tensors(), expected)
         if self.gamma is not None:
             checks.positive("gamma", self.gamma)
 

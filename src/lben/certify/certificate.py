@@ -87,7 +87,7 @@ class Certificate(Judged):
         status = {
             "holds": self.status,
             "fails": "not proved by this metric",
-            "undecided": "not proved, since the margin is within rounding of zero",
+            "undecided": "neither proved nor refuted by this check",
         }[self.verdict]
         return f"{claim}: {status} (margin {self.margin:.3g}, {self.method})."
 
@@ -117,7 +117,9 @@ class Subject:
             with torch.no_grad():
                 given = net.weights()
             if not isinstance(given, Weights):
-                raise InvalidInput("This takes dense weights: give it net.weights().dense() of a small network.")
+                raise InvalidInput(
+                    "This is for dense weights: give it net.weights().dense() of a small convolutional network."
+                )
             weights = given
             activation = net.activation
             scale = None if net.normalize is None else float(net.normalize.std.min())

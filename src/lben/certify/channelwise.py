@@ -226,7 +226,9 @@ def tightest_convolution(
         )
     entries, gamma, finished = _search(subject, multiples_of)
     name = "small programs over metrics with one entry a channel"
+    padded = subject.weights.geometry.padding > 0
     name += ", within half a per cent of the smallest" if finished else ", which may not be the smallest"
+    name += " for inputs around the image, too" if finished and padded else ""
     return confirmed(
         gamma, name, lambda g: check_convolution(subject, entries, g / scale, rigorous=rigorous, domain=domain)
     )

@@ -182,9 +182,13 @@ def check_convolution(
     if rigorous:
         verdict = decide(condition)
         method = "Cholesky factors of frequency blocks, with a bound of every rounding error"
-        return Certificate(verdict, gamma, margin, lam, domain, method, True)
-    verdict = _judge(margin, condition.rounding())
-    return Certificate(verdict, gamma, margin, lam, domain, "frequency blocks in double precision", False)
+    else:
+        verdict = _judge(margin, condition.rounding())
+        method = "frequency blocks in double precision"
+    if gamma is not None and subject.weights.geometry.padding:
+        verdict = "undecided" if verdict == "fails" else verdict
+        method += "; the zeros around the image count as inputs, which can only lower the margin"
+    return Certificate(verdict, gamma, margin, lam, domain, method, rigorous)
 
 
 def _judge(margin: float, rounding: float) -> Verdict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -93,8 +94,10 @@ class Dynamics:
         lam = self._metric()
         self._check_states(v, x)
         operator = DenseOperator(self.network.weights().W.detach(), lam)
-        problem = Problem(operator, self.network.activation, self.network.drive(x).detach())
-        return oracle(problem, v.detach(), operator.sure_monotonicity)
+        drive = self.network.drive(checks.finite("x", x)).detach().expand(v.shape)
+        problem = Problem(operator, self.network.activation, drive.reshape(-1, len(lam)))
+        cut = oracle(problem, v.detach().reshape(-1, len(lam)), operator.sure_monotonicity)
+        return replace(cut, point=cut.point.reshape(v.shape), normal=cut.normal.reshape(v.shape))
 
     def _check_states(self, v: Tensor, x: Tensor) -> None:
         checks.finite("v", checks.features("v", v, self.network.hidden_features, self.network.parameterization.U))
@@ -140,7 +143,7 @@ class ODE(Dynamics, nn.Module):
     def __init__(self, net: EquilibriumNetwork) -> None:
         super().__init__()
         if not isinstance(net, EquilibriumNetwork):
-            raise InvalidInput(f"lben.ODE takes an equilibrium network, not {type(net).__name__}.")
+            raise InvalidInput(f"lben.ODE takes a dense equilibrium network, not {type(net).__name__}.")
         self.net = net
 
     @property

@@ -18,7 +18,7 @@ _SHARE = 0.9  # of 1/L: beyond it a cut may leave the point it was made to remov
 class Cut:
     """All z with <z - point, normal>_Lam >= m |z - point|_Lam^2: a ball, or for m = 0 a half-space, row by row.
 
-    The equilibrium is one of them. Shapes: point and normal (batch, n), lam (n,) or None for the Euclidean metric.
+    The equilibrium is one of them. Shapes: point and normal (..., n), lam (n,) or None for the Euclidean metric.
     """
 
     point: Tensor
@@ -27,7 +27,7 @@ class Cut:
     lam: Tensor | None
 
     def inner(self, one: Tensor, other: Tensor) -> Tensor:
-        """<one, other>_Lam, of shape (batch, 1)."""
+        """<one, other>_Lam, of shape (..., 1)."""
         product = one * other if self.lam is None else one * other * self.lam
         return product.sum(dim=-1, keepdim=True)
 
