@@ -69,7 +69,7 @@ def draw(rows: dict[str, list[tuple[float, float, float]]]) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    labels = ("product of norms", "tightest bound (LipSDP)", "two inputs that show it")
+    labels = ("product of norms", "tightest bound (LipSDP)", "shown by two inputs")
     figure, axes = plt.subplots(1, len(rows), figsize=(8, 3.2), sharey=True, layout="constrained")
     for ax, (name, values) in zip(axes, rows.items(), strict=True):
         for label, line, style in zip(labels, zip(*values, strict=True), ("s--", "o-", "v:"), strict=True):
