@@ -104,8 +104,8 @@ class _Lift:
         optimizer.step(closure)
         if not steepness <= 1e3 * _EXACT * size:
             raise NotConverged(
-                f"The nearest weights were not found: the gradient stays at {steepness:.3g} of {size:.3g}. Give "
-                "another metric lam, or scale U and Wo to sizes that are closer to each other.",
+                f"The nearest weights were not found: the gradient stays at {steepness:.3g} of {size:.3g}. Give a "
+                "larger gamma, another metric lam, or scale U and Wo to sizes that are closer to each other.",
                 steepness,
             )
         return F.detach()
