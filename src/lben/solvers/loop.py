@@ -187,14 +187,14 @@ def _explain(solver: Solver, problem: Problem, solution: Solution) -> str:
         return f"{text} No metric proves that these weights have an equilibrium at all; there may be none."
     if not math.isfinite(worst):
         return f"{text} The iterates overflowed: scale the input down or use float64."
-    if _within_rounding(problem, solution):
+    if _within_rounding(solution):
         return f"{text} {str(problem.b.dtype)[6:]} cannot resolve so small a tolerance: use float64 or loosen it."
     no_newton = solution.method == "Newton" or not problem.operator.has_resolvent
     other = "use float64" if no_newton else "use lben.Newton()"
     return f"{text} Raise max_iterations, loosen tolerance, leave alpha at its automatic value, or {other}."
 
 
-def _within_rounding(problem: Problem, solution: Solution) -> bool:
+def _within_rounding(solution: Solution) -> bool:
     """Whether all that is left is of the size of rounding errors in v, which may be far larger than z."""
     failed = ~solution.converged
     defect, v = (torch.linalg.vector_norm(part[failed], dim=-1) for part in (solution.defect, solution.v))
