@@ -317,6 +317,8 @@ def test_other_bad_input_is_named() -> None:
         lben.from_sequential(Skip(nn.Linear(2, 2)))
     with pytest.raises(lben.InvalidInput, match="Layer 0, ModuleList, can neither"):
         lben.from_sequential(nn.ModuleList([nn.Linear(2, 2)]))
+    with pytest.raises(lben.InvalidInput, match="lazy layers"):
+        lben.from_sequential(nn.Sequential(nn.LazyLinear(2)))
     empty = nn.Linear(2, 1)
     empty.weight, empty.bias = nn.Parameter(torch.zeros(0, 2)), nn.Parameter(torch.zeros(0))
     with pytest.raises(lben.InvalidInput, match="Layer 0, Linear, has no outputs"):

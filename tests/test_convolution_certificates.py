@@ -273,3 +273,15 @@ def test_the_papers_size_is_certified_in_seconds() -> None:
     found = lben.tightest_bound(net)
     assert found.gamma is not None
     assert found.gamma < 2.0
+
+
+def test_zeros_around_the_image_count_as_inputs_and_refute_nothing() -> None:
+    torch.manual_seed(0)
+    net = lben.ConvMON((1, 3, 3), 2, 2, pool=1, padding=1).double()
+    tight = lben.tightest_bound(net)
+    assert tight.gamma is not None
+    assert "for inputs around the image, too" in tight.method
+    between = lben.certify(net, 0.945 * tight.gamma, lam=tight.lam)
+    assert between.verdict == "undecided"
+    assert "neither proved nor refuted" in str(between)
+    assert lben.certify(net.weights().detach().dense(), 0.945 * tight.gamma, lam=tight.lam).holds
