@@ -84,7 +84,7 @@ def _input_shape(stages: list[nn.Module], given: int | Sequence[int] | None) -> 
         first = next(first.children())
     if not isinstance(first, nn.Linear):
         if type(first) not in _LINEAR:
-            _scalar(first, "0")
+            _scalar(first, "0")  # refuses what is no activation either
         raise InvalidInput(f"The first layer is {_name(first)}, which fits many inputs: say input_shape=(..).")
     return (first.in_features,)
 

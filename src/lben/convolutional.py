@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +17,14 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import Activation, ReLU
-from lben.convweights import ConvWeights, Geometry, Metric, add_kernels, identity_kernel
+from lben.convweights import ConvWeights, Geometry, Metric, add_kernels, check_metric, identity_kernel
 from lben.equilibrium import BaseNetwork
 from lben.errors import InvalidInput
 from lben.grid import correlate, transposed
 from lben.normalize import Normalize
 from lben.operators import Operator
 from lben.parameterize import Form, uniform
+from lben.pixelwise import WITHOUT_RESOLVENT
 from lben.solvers.base import Solver, check_solver
 from lben.solvers.fista import FISTA
 
@@ -192,9 +192,8 @@ class ConvNetwork(BaseNetwork):
         for one in (check_solver(solver), solver.adjoint):
             if self.parameterization.metric == "pixel" and one.needs_resolvent:
                 raise InvalidInput(
-                    f'{type(one).__name__} needs the resolvent of I - W, which metric="pixel" does not have: use '
-                    "lben.FISTA(), lben.ForwardBackward() or lben.Extragradient(), or a network with "
-                    'metric="channel" or "identity".'
+                    f'{type(one).__name__} needs the resolvent of I - W, which metric="pixel" does not have: '
+                    f"{WITHOUT_RESOLVENT}"
                 )
         self._solver = solver
 
@@ -240,8 +239,7 @@ class ConvLBEN(ConvNetwork):
         solver: Solver | None = None,
         normalize: Normalize | None = None,
     ) -> None:
-        if metric not in get_args(Metric):
-            raise InvalidInput(f'metric must be "channel", "pixel" or "identity", not {metric!r}.')
+        check_metric(metric)
         geometry = _geometry(in_shape, kernel_size, pool, padding)
         form = ConvDirect(geometry, channels, out_features, kernel_size, metric, gamma, epsilon)
         super().__init__(form, activation, solver, normalize)
@@ -304,6 +302,4 @@ def _geometry(in_shape: tuple[int, int, int], kernel_size: int, pool: int, paddi
         raise InvalidInput(
             f"The image, {high} x {wide} with its padding, is smaller than the kernel, {kernel_size} x {kernel_size}."
         )
-    if high % pool or wide % pool:
-        raise InvalidInput(f"pool = {pool} does not divide the image, {high} x {wide} with its padding.")
     return geometry

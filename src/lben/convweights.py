@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -29,6 +29,11 @@ class Geometry:
     in_shape: tuple[int, int, int]
     padding: int
     pool: int
+
+    def __post_init__(self) -> None:
+        high, wide = self.shape
+        if high % self.pool or wide % self.pool:
+            raise InvalidInput(f"pool = {self.pool} does not divide the image, {high} x {wide} with its padding.")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -89,18 +94,15 @@ class ConvWeights:
     gamma: float | None = None
 
     def __post_init__(self) -> None:
-        if self.metric not in ("channel", "pixel", "identity"):
-            raise InvalidInput(f'metric must be "channel", "pixel" or "identity", not {self.metric!r}.')
+        check_metric(self.metric)
         for name in ("T", "U", "bz", "Wo", "by"):
             checks.floating(name, getattr(self, name))
         checks.alike(self.tensors())
-        C, p, pool = len(self.bz), len(self.by), self.geometry.pool
+        C, p = len(self.bz), len(self.by)
         taps, into = (kernel.shape[-1] if kernel.dim() else 0 for kernel in (self.T, self.U))
         if taps % 2 == 0 or into % 2 == 0:
             raise InvalidInput(f"Kernels must be of odd size, so that they have a middle, not {taps} and {into}.")
-        high, wide = self.geometry.shape
-        if high % pool or wide % pool:
-            raise InvalidInput(f"pool = {pool} does not divide the hidden layer, {high} x {wide}.")
+        (high, wide), pool = self.geometry.shape, self.geometry.pool
         expected = {
             "T": (C, C, taps, taps),
             "U": (C, self.geometry.in_shape[0], into, into),
@@ -226,6 +228,13 @@ class ConvWeights:
         """T and U at every frequency, complex, shapes (frequencies, C, C) and (frequencies, C, c)."""
         grid = Grid(*self.geometry.shape, self.T)
         return torch.complex(*grid.symbol(self.T)), torch.complex(*grid.symbol(self.U)), grid
+
+
+def check_metric(metric: Metric) -> Metric:
+    """`metric` if it is the name of one."""
+    if metric not in get_args(Metric):
+        raise InvalidInput(f'metric must be "channel", "pixel" or "identity", not {metric!r}.')
+    return metric
 
 
 def identity_kernel(like: Tensor) -> Tensor:

@@ -18,6 +18,11 @@ from lben.errors import InvalidInput
 from lben.grid import Grid
 from lben.operators import Affine, Facts, Operator
 
+WITHOUT_RESOLVENT = (
+    "use lben.FISTA(), lben.ForwardBackward() or lben.Extragradient(), or a network with "
+    'metric="channel" or "identity".'
+)
+
 
 @dataclass
 class _PixelFacts(Facts):
@@ -176,6 +181,5 @@ class PixelOperator(Operator):
 
     def cayley(self, alpha: float) -> Affine:
         raise InvalidInput(
-            'A solver that needs the resolvent of I - W cannot treat metric="pixel": use lben.FISTA(), '
-            'lben.ForwardBackward() or lben.Extragradient(), or a network with metric="channel" or "identity".'
+            f'A solver that needs the resolvent of I - W cannot treat metric="pixel": {WITHOUT_RESOLVENT}'
         )

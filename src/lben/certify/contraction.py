@@ -93,7 +93,7 @@ def contraction(
     rigorous: check by ball arithmetic (extra `sdp`). activation: for bare weights: ReLU if not given.
     """
     weights = single_units(net, activation).weights
-    T, rate, best = best_multiplier(weights)
+    T, rate, best = best_multiplier(weights, first_multipliers(weights))
     if rate > 0:
         for gap, share in product(_GAPS, (1 - rate, rate)):
             found = _prove(weights, T, rate, gap * min(share, rate), best, rigorous)
@@ -111,15 +111,15 @@ def single_units(net: Certifiable | Weights, activation: Activation | None) -> S
     return subject
 
 
-def best_multiplier(weights: Weights) -> tuple[Tensor, float, float]:
-    """The diagonal T with the largest rate, that rate, and a bound on what any T reaches.
+def best_multiplier(weights: Weights, starts: list[tuple[float, Tensor]]) -> tuple[Tensor, float, float]:
+    """The diagonal T with the largest rate, that rate, and a bound on what any T reaches, from `first_multipliers`.
 
     Angles at which the best T for those so far is worst are added until both agree.
     """
     W, best = weights.W, 1.0
     identity = torch.eye(len(W), dtype=W.dtype)
     angles = list(_ANGLES)
-    rate, T = max(first_multipliers(weights), key=lambda pair: pair[0])
+    rate, T = max(starts, key=lambda pair: pair[0])
     start = T
     for _ in range(_ROUNDS):
         family = identity - phase(torch.tensor(angles, dtype=W.dtype)) * W

@@ -74,11 +74,12 @@ def incremental_gain(
     """
     subject = single_units(net, activation)
     weights, scale = subject.weights, subject.scale_of(domain)
-    start, rate, _ = best_multiplier(weights)
+    starts = first_multipliers(weights)
+    T, rate, _ = best_multiplier(weights, starts)
     if rate > 0:
         into, out = (float(torch.linalg.matrix_norm(part, 2)) or 1.0 for part in (weights.U, weights.Wo))
         unit = replace(weights, U=weights.U / into, Wo=weights.Wo / out)
-        T, rho = _minimise(unit, [(rate, start), *first_multipliers(weights)])
+        T, rho = _minimise(unit, [(rate, T), *starts])
         for gap in _GAPS if rho < math.inf else ():
             found = _prove(weights, T * (out * out), math.sqrt(rho) * into * out, gap, scale, domain, rigorous)
             if found.holds:
