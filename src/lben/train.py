@@ -18,7 +18,7 @@ from lben.checkpoint import restore_checkpoint, write_checkpoint
 from lben.data import ImageData
 from lben.errors import InvalidInput, NotConverged
 from lben.files import make_folder
-from lben.progress import TrainingBar, training_bar
+from lben.progress import Bar, Show, bar
 
 Schedule = Literal["constant", "step", "one-cycle", "cosine"]
 Optimizer = Literal["adam", "adamw", "sgd"]
@@ -155,9 +155,9 @@ class Epoch:
     iterations: int | None
     residual: float | None
 
-    def words(self, test_error: str) -> str:
-        """The row as a bar shows it."""
-        state = f"epoch {self.epoch}: test error {test_error}"
+    def words(self, test_error: str, epochs: int) -> str:
+        """The row as a line of progress."""
+        state = f"epoch {self.epoch} of {epochs}: test error {test_error}"
         if self.iterations is not None and self.residual is not None:
             state += f", {self.iterations} iterations to {self.residual:.0e}"
         if self.lost or self.unanswered:
@@ -172,13 +172,15 @@ def fit(
     *,
     folder: str | Path | None = None,
     resume: bool = False,
-    progress: bool = False,
+    progress: Show = None,
     name: str = "training",
 ) -> list[Epoch]:
     """Train a network on images, signals or anything that is `Data`; returns the history, one row an epoch.
 
     folder: where `history.jsonl` and `checkpoint.safetensors` are written after every epoch, each in one piece.
     resume: go on from the checkpoint there, if there is one, to the very weights that a run in one go ends with.
+    progress: True for a bar and a line an epoch, "lines" for those alone, False for nothing; if not given, a bar on a
+        terminal when it takes longer than some seconds.
     In several processes (`torchrun`, after `torch.distributed.init_process_group`) every batch is shared between them
     and gradients are summed: the weights are those of one process, within rounding.
     """
@@ -189,15 +191,16 @@ def fit(
     if resume and path is not None:
         history = [Epoch(**row) for row in restore_checkpoint(path, net, optimizer, config.description())]
     steps = math.ceil(len(data) / config.batch_size)
-    with training_bar(name, config.epochs * steps, show=progress and workers.rank == 0) as bar:
-        bar.advance(len(history) * steps)
+    with bar(name, config.epochs * steps, show=progress if workers.rank == 0 else False) as shown:
+        shown.advance(len(history) * steps)
         for epoch in range(len(history), config.epochs):
             started = time.perf_counter()
-            totals = _train_epoch(net, data, config, optimizer, epoch, steps, workers, bar)
+            last = f", error {data.words(history[-1].test_error)}" if history else ""
+            totals = _train_epoch(net, data, config, optimizer, epoch, steps, workers, shown, last)
             seconds = time.perf_counter() - started
             row = _evaluate(net, data, epoch, totals, seconds, config.rate((epoch + 1) * steps - 1, steps))
             history.append(row)
-            bar.say(row.words(data.words(row.test_error)))
+            shown.line(row.words(data.words(row.test_error), config.epochs))
             if path is not None and workers.rank == 0:
                 rows = [asdict(row) for row in history]
                 write_checkpoint(path, net, optimizer, config.description(), rows)
@@ -269,7 +272,8 @@ def _train_epoch(
     epoch: int,
     steps: int,
     workers: _Workers,
-    bar: TrainingBar,
+    shown: Bar,
+    last: str,
 ) -> tuple[float, float, int]:
     """One pass over the data in an order that seed and epoch decide; mean loss, mean error, and lost batches."""
     order = torch.randperm(len(data), generator=_generator(config.seed, epoch))
@@ -298,7 +302,7 @@ def _train_epoch(
         optimizer.step()
         wrong = data.errors(outputs.detach(), targets).sum().item()
         totals[:3] += torch.tensor([loss.item() * len(mine), wrong, len(mine)], dtype=torch.float64)
-        bar.step(loss.item())
+        shown.advance(1, f"epoch {epoch + 1}, loss {loss.item():.3f}{last}")
     loss_sum, errors, samples = workers.sum(totals[:3].clone()).tolist()
     return loss_sum / max(samples, 1), errors / max(samples, 1), int(totals[3])
 
