@@ -106,7 +106,7 @@ def test_lipnn_goes_on_after_an_interruption(tmp_path: Path) -> None:
     trained(1, tmp_path / "part")
     part = trained(3, tmp_path / "part")
     assert all(torch.equal(whole[name], part[name]) for name in whole)
-    with pytest.raises(lben.InvalidFile, match="other options"):
+    with pytest.raises(lben.InvalidFile, match=r"bound is 2\.0 there and 3\.0 here"):
         train_lipnn(FeedForward(196, 8, 10), pool(few_images(300)), 3.0, folder=tmp_path / "part", resume=True)
 
 

@@ -8,8 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 import torch
@@ -17,8 +20,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import lben
-from lben.data import embedded_mnist
-from lben.train import CrossEntropy, Optimizer, TrainConfig, error_rate, fit
+from lben.data import ImageData, RegressionData, embedded_mnist
+from lben.train import CrossEntropy, MeanSquare, Optimizer, TrainConfig, error_rate, fit
 from tests.problems import few_images
 
 
@@ -138,7 +141,7 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 net = network().double()
 net.solver = lben.PeacemanRachford(tolerance=1e-12)
-fit(net, few_images(200, 1000), TrainConfig(epochs=2, batch_size=33), folder={folder!r})
+fit(net, few_images(199, 1000), TrainConfig(epochs=2, batch_size=33), folder={folder!r})
 dist.destroy_process_group()
 """
 
@@ -152,7 +155,7 @@ def test_two_processes_reach_the_weights_of_one(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr[-2000:]
     alone = network().double()
     alone.solver = lben.PeacemanRachford(tolerance=1e-12)
-    fit(alone, few_images(200, 1000), TrainConfig(epochs=2, batch_size=33))
+    fit(alone, few_images(199, 1000), TrainConfig(epochs=2, batch_size=33))
     together = load_file(tmp_path / "pair" / "checkpoint.safetensors")
     for name, tensor in alone.state_dict().items():
         assert torch.allclose(tensor, together[f"net.{name}"], rtol=1e-7, atol=1e-9), name
@@ -168,15 +171,152 @@ def test_the_seed_decides() -> None:
     assert not same(states[0], states[2])
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
-    fit(network(), few_images(64, 1000), TrainConfig(epochs=1), folder=tmp_path)
-    with pytest.raises(lben.InvalidFile, match="other options"):
-        fit(network(), few_images(64, 1000), TrainConfig(epochs=2), folder=tmp_path, resume=True)
-    with pytest.raises(lben.InvalidFile, match="another network"):
-        fit(plain(), few_images(64, 1000), TrainConfig(epochs=1), folder=tmp_path, resume=True)
+def small_lben(hidden: int = 6, **options: object) -> lben.LBEN:
+    chosen: dict[str, object] = {"gamma": 1.0, "solver": lben.PeacemanRachford(tolerance=1e-3)}
+    chosen["normalize"] = lben.Normalize(0.1307, 0.3081)
+    return lben.LBEN(784, hidden, 10, **{**chosen, **options})  # type: ignore[arg-type]
+
+
+def shuffled(count: int) -> ImageData:
+    """Data of the same shapes with two labels exchanged."""
+    data = few_images(count, 1000)
+    labels = data.train_labels.clone()
+    different = int((labels != labels[0]).nonzero()[0])
+    labels[[0, different]] = labels[[different, 0]]
+    return replace(data, train_labels=labels)
+
+
+ONCE = TrainConfig(epochs=1)
+OTHERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], ImageData], TrainConfig, str]] = {
+    "gamma": (lambda: small_lben(gamma=0.2), lambda: few_images(64, 1000), ONCE, "gamma is 1.0 there and 0.2 here"),
+    "no gamma": (lambda: small_lben(gamma=None), lambda: few_images(64, 1000), ONCE, "gamma is 1.0 there and None"),
+    "epsilon": (lambda: small_lben(epsilon=2.0), lambda: few_images(64, 1000), ONCE, r"epsilon is 1.0 there and 2.0"),
+    "activation": (
+        lambda: small_lben(activation=lben.Tanh()), lambda: few_images(64, 1000), ONCE, r"activation is ReLU.* Tanh",
+    ),
+    "solver": (
+        lambda: small_lben(solver=lben.PeacemanRachford(tolerance=1e-2)), lambda: few_images(64, 1000), ONCE,
+        r"solver is .*0\.001.* there and .*0\.01",
+    ),
+    "normalize": (
+        lambda: small_lben(normalize=lben.Normalize(0.0, 0.5)), lambda: few_images(64, 1000), ONCE, "normalize.mean",
+    ),
+    "none": (lambda: small_lben(normalize=None), lambda: few_images(64, 1000), ONCE, "normalize .*there and absent"),
+    "precision": (lambda: small_lben().double(), lambda: few_images(64, 1000), ONCE, "float32 there and .*float64"),
+    "sizes": (lambda: small_lben(7), lambda: few_images(64, 1000), ONCE, "6 x 784 .*there and 7 x 784"),
+    "class": (lambda: lben.MON(784, 6, 10), lambda: few_images(64, 1000), ONCE, "network is LBEN there and MON here"),
+    "plain": (lambda: plain(), lambda: few_images(64, 1000), ONCE, "network is LBEN there and Sequential here"),
+    "samples": (lambda: small_lben(), lambda: few_images(65, 1000), ONCE, "samples is 64 there and 65 here"),
+    "labels": (lambda: small_lben(), lambda: shuffled(64), ONCE, r"data\.train_labels is 64 int64, SHA.* there"),
+    "tests": (lambda: small_lben(), lambda: few_images(64, 900), ONCE, r"data\.test_images is 1000 x 784"),
+    "epochs": (
+        lambda: small_lben(), lambda: few_images(64, 1000), TrainConfig(epochs=2), "epochs is 1 there and 2 here",
+    ),
+    "loss": (
+        lambda: small_lben(), lambda: few_images(64, 1000), TrainConfig(epochs=1, loss=CrossEntropy(1.0)),
+        r"loss is CrossEntropy\(margin=0.0\) there",
+    ),
+    "seed": (lambda: small_lben(), lambda: few_images(64, 1000), TrainConfig(epochs=1, seed=1), "seed is 0 there"),
+}  # fmt: skip
+
+
+def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path) -> None:
+    """Whatever decides a run: another one of it may not go on from the checkpoint, nor touch it."""
+    fit(small_lben(), few_images(64, 1000), ONCE, folder=tmp_path)
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+    for name, (net, data, config, words) in OTHERS.items():
+        with pytest.raises(lben.InvalidFile, match=words):
+            pytest.fail(f"{name}: {fit(net(), data(), config, folder=tmp_path, resume=True)}")
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+    fit(small_lben(), few_images(64, 1000), ONCE, folder=tmp_path, resume=True)
+
+
+def test_a_network_inside_another_is_known_too(tmp_path: Path) -> None:
+    fit(nn.Sequential(small_lben()), few_images(64, 1000), ONCE, folder=tmp_path)
+    with pytest.raises(lben.InvalidFile, match=r"0\.gamma is 1\.0 there and 0\.2 here"):
+        fit(nn.Sequential(small_lben(gamma=0.2)), few_images(64, 1000), ONCE, folder=tmp_path, resume=True)
+
+
+def squared(net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits - nn.functional.one_hot(labels, 10)).square().mean()
+
+
+def test_a_loss_is_known_by_its_name_and_not_by_its_place_in_memory() -> None:
+    other = FunctionType(squared.__code__, squared.__globals__, "squared")
+    assert repr(other) != repr(squared)
+    assert TrainConfig(loss=other).description() == TrainConfig(loss=squared).description()
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    fit(small_lben(), few_images(64, 1000), ONCE, folder=tmp_path)
     (tmp_path / "checkpoint.safetensors").write_bytes(b"half")
     with pytest.raises(lben.InvalidFile, match="not a whole"):
-        fit(network(), few_images(64, 1000), TrainConfig(epochs=1), folder=tmp_path, resume=True)
+        fit(small_lben(), few_images(64, 1000), ONCE, folder=tmp_path, resume=True)
+    with pytest.raises(lben.InvalidInput, match="needs the folder"):
+        fit(small_lben(), few_images(64, 1000), ONCE, resume=True)
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"epoch": 1, "lo', b"\xff\xfe", None])
+def test_a_damaged_history_is_mended_from_the_checkpoint(damage: bytes | None, tmp_path: Path) -> None:
+    fit(small_lben(), few_images(64, 1000), ONCE, folder=tmp_path)
+    file = tmp_path / "history.jsonl"
+    whole = file.read_bytes()
+    if damage is None:
+        file.unlink()
+    else:
+        file.write_bytes(damage)
+    fit(small_lben(), few_images(64, 1000), ONCE, folder=tmp_path, resume=True)
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("make", [network, plain, lambda: lben.UnconstrainedEN(784, 8, 10)])
+def test_divergence_is_called_by_its_name(make: Callable[[], nn.Module], tmp_path: Path) -> None:
+    """A learning rate far too large: no "W holds nan", and no checkpoint of what is left."""
+    config = TrainConfig(epochs=3, learning_rate=1e36, schedule="constant", batch_size=16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lben.ConvergenceWarning)
+        with pytest.raises(lben.Diverged, match=r"diverged in epoch 1 of 3, at step \d of 4 .*lower the learning rate"):
+            fit(make(), few_images(64, 1000), config, folder=tmp_path)
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+
+
+class SuddenlyLost:
+    """Cross-entropy that is NaN after some batches."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    def __call__(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
+        self.left -= 1
+        return CrossEntropy()(net, logits, labels) * (1.0 if self.left >= 0 else torch.nan)
+
+
+def test_the_last_checkpoint_before_a_divergence_is_kept(tmp_path: Path) -> None:
+    config = TrainConfig(epochs=3, batch_size=16, loss=SuddenlyLost(6))
+    with pytest.raises(lben.Diverged, match=r"in epoch 2 of 3, at step 3 of 4 \(the loss is nan\)"):
+        fit(small_lben(), few_images(64, 1000), config, folder=tmp_path)
+    kept = load_file(tmp_path / "checkpoint.safetensors")
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in kept.values())
+    assert len((tmp_path / "history.jsonl").read_text().splitlines()) == 1
+    with pytest.raises(lben.InvalidInput, match="cannot begin: the loss is nan"):
+        fit(small_lben(), few_images(64, 1000), replace(config, loss=SuddenlyLost(0)))
+
+
+def test_bad_inputs_are_not_called_a_divergence() -> None:
+    data = RegressionData(torch.rand(8, 3), torch.rand(8, 2), torch.rand(4, 3), torch.rand(4, 2))
+    object.__setattr__(data, "train_inputs", data.train_inputs.clone().index_fill(0, torch.arange(4, 8), torch.nan))
+    with pytest.raises(lben.InvalidInput, match="x "):
+        fit(lben.LBEN(3, 4, 2, gamma=1.0), data, TrainConfig(epochs=1, batch_size=1, loss=MeanSquare()))
+
+
+def test_nothing_to_train_or_to_test_is_said() -> None:
+    data = few_images(64, 1000)
+    with pytest.raises(lben.InvalidInput, match="no sample to train"):
+        fit(plain(), replace(data, train_images=data.train_images[:0], train_labels=data.train_labels[:0]), ONCE)
+    with pytest.raises(lben.InvalidInput, match="no sample to test"):
+        fit(plain(), replace(data, test_images=data.test_images[:0], test_labels=data.test_labels[:0]), ONCE)
+    with pytest.raises(lben.InvalidInput, match="no parameters"):
+        fit(nn.ReLU(), data, ONCE)
 
 
 def test_one_cycle_is_the_one_of_torch() -> None:
@@ -252,6 +392,7 @@ def test_progress_shows_error_iterations_and_residual(capsys: pytest.CaptureFixt
         ({"on_lost": "cry"}, "'cry'"),
         ({"seed": -1}, "seed .* not -1"),
         ({"weight_decay": -1.0}, "weight_decay"),
+        ({"loss": "soft"}, "loss .* 'soft'"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, object], words: str) -> None:

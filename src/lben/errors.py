@@ -6,6 +6,7 @@ __all__ = [
     "BoundNotMet",
     "ConvergenceWarning",
     "DataNotFound",
+    "Diverged",
     "InvalidActivation",
     "InvalidFile",
     "InvalidInput",
@@ -38,6 +39,10 @@ class DataNotFound(LbenError, FileNotFoundError):
 
 class MissingExtra(LbenError, ImportError):
     """A function needs a package that is not among the core requirements; the message says what to install."""
+
+
+class Diverged(LbenError, ArithmeticError):
+    """Training left the finite numbers; the message says where, and why."""
 
 
 class _Measured(LbenError):

@@ -8,7 +8,6 @@ fixed T the inequality is linear in the weights; T is that of the tightest bound
 from __future__ import annotations
 
 import copy
-import json
 import math
 import time
 import warnings
@@ -26,10 +25,12 @@ from lben.baselines.feedforward import FeedForward
 from lben.certify.certificate import Certificate
 from lben.certify.sdp import tightest_bound
 from lben.data import ImageData
-from lben.errors import InvalidFile, NotConverged
+from lben.errors import NotConverged
 from lben.extras import need
 from lben.files import read_tensors, write_tensors
+from lben.progress import Show
 from lben.train import CrossEntropy, Epoch, TrainConfig, error_rate, fit
+from lben.train.checkpoint import check_identity, identity, load_network, network_tensors
 
 
 class Pair(NamedTuple):
@@ -112,7 +113,8 @@ def train_lipnn(
     config: TrainConfig | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
-    progress: bool = False,
+    progress: Show = None,
+    name: str = "Lip-NN",
 ) -> tuple[list[Epoch], list[Round]]:
     """Train a network, its inputs pooled beforehand, until it has at most this Lipschitz bound at its input.
 
@@ -122,7 +124,7 @@ def train_lipnn(
     """
     checks.positive("bound", bound)
     base = replace(TrainConfig(schedule="constant") if config is None else config, epochs=epochs)
-    run = {"config": base.description(), "bound": bound, "penalty": penalty}
+    run = identity(net, data, {**base.description(), "bound": bound, "penalty": penalty})
     file = None if folder is None else Path(folder) / "checkpoint.safetensors"
     start = Pair.of(net).detach()
     state = _State(start, start.plus(start, -1.0), [], [])
@@ -132,7 +134,7 @@ def train_lipnn(
         loss = Drawn(state.feasible, state.multipliers, penalty) if k else CrossEntropy()
         started = time.perf_counter()
         options = replace(base, loss=loss, seed=base.seed + k)
-        history = fit(net, data, options, progress=progress, name=f"round {k + 1} of {rounds}")
+        history = fit(net, data, options, progress=progress, name=f"{name} {k + 1}/{rounds}")
         trained = time.perf_counter()
         weights = Pair.of(net).detach()
         feasible = project(weights.plus(state.multipliers, 1 / penalty), bound, net).to(weights.U)
@@ -150,18 +152,17 @@ def train_lipnn(
 
 
 def _checkpoint(file: Path, net: FeedForward, run: dict[str, Any], state: _State) -> None:
-    tensors = {f"net.{name}": tensor for name, tensor in net.state_dict().items()}
+    tensors = network_tensors(net)
     for name in ("feasible", "multipliers"):
         tensors |= {f"{name}.{key}": tensor for key, tensor in getattr(state, name)._asdict().items()}
     rows = {"history": [asdict(row) for row in state.history], "rounds": [asdict(row) for row in state.rounds]}
-    write_tensors(file, "lben-lipnn", {**run, **rows}, tensors)
+    write_tensors(file, "lben-lipnn", {"run": run, **rows}, tensors)
 
 
 def _restore(file: Path, net: FeedForward, run: dict[str, Any]) -> _State:
     found, tensors = read_tensors(file, "lben-lipnn", "a training of Lip-NN")
-    if {key: found.get(key) for key in run} != json.loads(json.dumps(run)):
-        raise InvalidFile(f"{file} belongs to a run with other options: use another folder, or do not resume.")
-    net.load_state_dict({name[4:]: tensor for name, tensor in tensors.items() if name.startswith("net.")})
+    check_identity(file, found.get("run"), run)
+    load_network(net, tensors)
     feasible, multipliers = (Pair(tensors[f"{n}.U"], tensors[f"{n}.Wo"]) for n in ("feasible", "multipliers"))
     history, rounds = [Epoch(**row) for row in found["history"]], [Round(**row) for row in found["rounds"]]
     return _State(feasible, multipliers, history, rounds)

@@ -1,0 +1,151 @@
+"""What a network learns from, and how good it is after an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lben.data import ImageData
+from lben.errors import InvalidInput, NotConverged
+
+_EVALUATION_BATCH = 2000
+_EVALUATION_UNITS = 2**22  # hidden units of a whole batch: more of them leave the processor's caches
+
+
+class Data(Protocol):
+    """What a network learns from: numbered samples to train on, others to test on, and what counts as an error.
+
+    unanswered_error is the error of a test sample for which the network has no answer.
+    """
+
+    @property
+    def unanswered_error(self) -> float: ...
+
+    def __len__(self) -> int:
+        """How many samples there are to train on."""
+
+    def batch(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some of them."""
+
+    def test_batches(self, size: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and targets of all test samples, so many at a time."""
+
+    def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The error of each sample, shape (batch,), in double precision."""
+
+    def words(self, error: float) -> str:
+        """A mean error as people read it."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One row of the history: means over the training epoch, then the state after it, on the test samples.
+
+    lost: batches without an answer in training; unanswered: test samples without one, which count as wrong.
+    iterations, residual: of the equilibria of some test samples; None for a network that has none.
+    """
+
+    epoch: int
+    loss: float
+    train_error: float
+    test_error: float
+    rate: float
+    seconds: float
+    lost: int
+    unanswered: int
+    iterations: int | None
+    residual: float | None
+
+    def words(self, test_error: str, epochs: int) -> str:
+        """The row as a line of progress."""
+        state = f"epoch {self.epoch} of {epochs}: test error {test_error}"
+        if self.iterations is not None and self.residual is not None:
+            state += f", {self.iterations} iterations to {self.residual:.0e}"
+        if self.lost or self.unanswered:
+            state += f", {self.lost} batches lost, {self.unanswered} unanswered"
+        return state
+
+
+def error_rate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, int]:
+    """The share of images with a wrong class, and how many have no answer at all, which are among the wrong."""
+    return _test(net, ImageData(images[:0], labels[:0], images, labels))[:2]
+
+
+def _test(net: nn.Module, data: Data) -> tuple[float, int, int]:
+    """The mean error of all test samples, how many have no answer, and how many have one."""
+    was_training = net.training
+    net.eval()
+    with torch.no_grad():
+        batches = data.test_batches(_evaluation_batch(net), dtype_of(net))
+        errors = torch.cat([_errors(net, data, x, targets) for x, targets in batches])
+    net.train(was_training)
+    unanswered = torch.isnan(errors)
+    count = int(unanswered.sum())
+    return float(errors.masked_fill(unanswered, data.unanswered_error).mean()), count, len(errors) - count
+
+
+def _evaluation_batch(net: nn.Module) -> int:
+    units: int = getattr(net, "hidden_features", 1)
+    return min(_EVALUATION_BATCH, max(1, _EVALUATION_UNITS // units))
+
+
+def _errors(net: nn.Module, data: Data, x: Tensor, targets: Tensor) -> Tensor:
+    """The error of each row, NaN where there is no answer: a batch that fails is halved until single rows are left."""
+    try:
+        return data.errors(net(x), targets)
+    except NotConverged:
+        if len(x) == 1:
+            return torch.tensor([torch.nan], dtype=torch.float64)
+        halves = zip(x.tensor_split(2), targets.tensor_split(2), strict=True)
+        return torch.cat([_errors(net, data, some, theirs) for some, theirs in halves])
+
+
+class Judgement(NamedTuple):
+    """The part of an `Epoch` that the test samples decide, and how many of them have an answer."""
+
+    error: float
+    unanswered: int
+    answered: int
+    iterations: int | None
+    residual: float | None
+
+
+def judge(net: nn.Module, data: Data) -> Judgement:
+    """A look at the test samples."""
+    some, _ = next(data.test_batches(_evaluation_batch(net), dtype_of(net)))
+    return Judgement(*_test(net, data), *_equilibria(net, some))
+
+
+def check(net: nn.Module, data: Data) -> None:
+    """Pass a network that can be trained, and data with samples to train and to test on."""
+    if len(data) == 0:
+        raise InvalidInput("There is no sample to train on.")
+    first = next(iter(data.test_batches(1, dtype_of(net))), None)
+    if first is None or len(first[0]) == 0:
+        raise InvalidInput("There is no sample to test on.")
+
+
+def _equilibria(net: nn.Module, x: Tensor) -> tuple[int | None, float | None]:
+    """Iterations and worst residual, from any network that can tell."""
+    solve: Callable[[Tensor], Any] | None = getattr(net, "solve", None)
+    if solve is None:
+        return None, None
+    net.eval()
+    try:
+        with torch.no_grad():
+            solution = solve(x)
+    except NotConverged as error:
+        return None, error.residual
+    return solution.iterations, float(solution.residual.max())
+
+
+def dtype_of(net: nn.Module) -> torch.dtype:
+    """That of its parameters."""
+    first = next(net.parameters(), None)
+    if first is None:
+        raise InvalidInput(f"There is nothing to train: {type(net).__name__} has no parameters.")
+    return first.dtype

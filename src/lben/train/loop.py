@@ -1,0 +1,215 @@
+"""One training loop for every network: seeded, resumable to the bit, and the same in several processes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor, distributed, nn
+
+from lben.errors import Diverged, InvalidInput, NotConverged
+from lben.files import make_folder
+from lben.progress import Bar, Show, bar
+from lben.train.checkpoint import identity, restore_checkpoint, write_checkpoint, write_history
+from lben.train.judge import Data, Epoch, check, dtype_of, judge
+from lben.train.recipe import TrainConfig
+
+
+def fit(
+    net: nn.Module,
+    data: Data,
+    config: TrainConfig,
+    *,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    progress: Show = None,
+    name: str = "training",
+) -> list[Epoch]:
+    """Train a network on images, signals or anything that is `Data`; returns the history, one row an epoch.
+
+    folder: where `history.jsonl` and `checkpoint.safetensors` are written after every epoch, each in one piece.
+    resume: go on from the checkpoint there, if there is one, to the very weights that a run in one go ends with. It is
+        refused if its network, bound, activation, solver, normalisation, data or recipe are others.
+    progress: True for a bar and a line an epoch, "lines" for those alone, False for nothing; if not given, a bar on a
+        terminal when it takes longer than some seconds.
+    Raises Diverged, and leaves the last checkpoint as it was, if the loss or a parameter is no finite number.
+    In several processes (`torchrun`, after `torch.distributed.init_process_group`) every batch is shared between them
+    and gradients are summed: the weights are those of one process, within rounding.
+    """
+    if resume and folder is None:
+        raise InvalidInput("resume=True needs the folder with the checkpoint.")
+    check(net, data)
+    path = None if folder is None else make_folder(folder)
+    known = {} if path is None else identity(net, data, config.description())
+    workers, optimizer = _Workers(), _optimizer(net, config)
+    history = []
+    if resume and path is not None:
+        history = [Epoch(**row) for row in restore_checkpoint(path, net, optimizer, known)]
+        if history and workers.rank == 0:
+            write_history(path, [asdict(row) for row in history])  # again, should it be damaged
+    steps = math.ceil(len(data) / config.batch_size)
+    with bar(name, config.epochs * steps, show=progress if workers.rank == 0 else False) as shown:
+        shown.advance(len(history) * steps)
+        loop = _Loop(net, data, config, optimizer, workers, shown)
+        for epoch in range(len(history), config.epochs):
+            history.append(loop.epoch(epoch, history))
+            shown.line(history[-1].words(data.words(history[-1].test_error), config.epochs))
+            if path is not None and workers.rank == 0:
+                write_checkpoint(path, net, optimizer, known, [asdict(row) for row in history])
+    return history
+
+
+class _Workers:
+    """This process among those that train together; one of one where torch.distributed is not in use."""
+
+    def __init__(self) -> None:
+        used = distributed.is_available() and distributed.is_initialized()
+        self.rank, self.count = (distributed.get_rank(), distributed.get_world_size()) if used else (0, 1)
+
+    def share(self, index: Tensor) -> Tensor:
+        return index[self.rank :: self.count]
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        if self.count > 1:
+            distributed.all_reduce(tensor)
+        return tensor
+
+    def sum_gradients(self, net: nn.Module) -> None:
+        if self.count == 1:
+            return
+        free = [p for p in net.parameters() if p.requires_grad]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in free]  # none where a share is empty
+        flat = self.sum(torch.cat([g.reshape(-1) for g in gradients]))
+        for parameter, summed in zip(free, flat.split([p.numel() for p in free]), strict=True):
+            parameter.grad = summed.view_as(parameter).clone()
+
+
+class _Loop:
+    """What every step needs."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        data: Data,
+        config: TrainConfig,
+        optimizer: torch.optim.Optimizer,
+        workers: _Workers,
+        shown: Bar,
+    ) -> None:
+        self.net, self.data, self.config, self.optimizer = net, data, config, optimizer
+        self.workers, self.shown = workers, shown
+        self.steps = math.ceil(len(data) / config.batch_size)
+
+    def epoch(self, number: int, history: list[Epoch]) -> Epoch:
+        """One pass over the data in an order that seed and epoch decide, and a look at the test samples."""
+        config, started = self.config, time.perf_counter()
+        last = f", error {self.data.words(history[-1].test_error)}" if history else ""
+        order = torch.randperm(len(self.data), generator=_generator(config.seed, number))
+        torch.manual_seed(_mix(config.seed, number))  # for networks that draw random numbers of their own
+        self.net.train()
+        totals, lost = torch.zeros(3, dtype=torch.float64), 0  # loss, errors and samples
+        for step, index in enumerate(order.split(config.batch_size), number * self.steps):
+            for group in self.optimizer.param_groups:
+                group["lr"] = config.rate(step, self.steps)
+            seen = self._step(step, index)
+            lost += seen is None
+            totals += 0 if seen is None else seen
+            loss = "" if seen is None else f", loss {float(seen[0] / seen[2].clamp(min=1)):.3f}"
+            self.shown.advance(1, f"epoch {number + 1}{loss}{last}")
+        loss_sum, errors, samples = self.workers.sum(totals).tolist()
+        end = (number + 1) * self.steps - 1
+        if samples == 0:
+            raise self._diverged(end, "no batch of the epoch had an equilibrium")
+        if not _finite(self.net.parameters()):
+            raise self._diverged(end, "a parameter is not finite")
+        seconds = time.perf_counter() - started
+        try:
+            after = judge(self.net, self.data)
+        except InvalidInput as error:
+            tests = self.data.test_batches(config.batch_size, dtype_of(self.net))
+            if not _finite(x for x, _ in tests):
+                raise
+            raise self._diverged(end, str(error)) from error
+        if after.answered == 0:
+            raise self._diverged(end, "no test sample has an equilibrium")
+        return Epoch(
+            epoch=number + 1,
+            loss=loss_sum / samples,
+            train_error=errors / samples,
+            test_error=after.error,
+            rate=config.rate(end, self.steps),
+            seconds=seconds,
+            lost=lost,
+            unanswered=after.unanswered,
+            iterations=after.iterations,
+            residual=after.residual,
+        )
+
+    def _step(self, step: int, index: Tensor) -> Tensor | None:
+        """One step of the optimizer: loss, errors and samples of this process, summed; None if the batch is lost."""
+        mine = self.workers.share(index)
+        x, targets = self.data.batch(mine, dtype_of(self.net))
+        self.optimizer.zero_grad()
+        seen, lost, reason, cause = torch.zeros(3, dtype=torch.float64), False, "", None
+        try:
+            if len(mine) > 0:
+                outputs = self.net(x)
+                loss = self.config.loss(self.net, outputs, targets)
+                value = loss.item()
+                if not math.isfinite(value):
+                    reason = f"the loss is {value}"
+                else:
+                    (loss * (len(mine) / len(index))).backward()
+                wrong = self.data.errors(outputs.detach(), targets).sum().item()
+                seen = torch.tensor([value * len(mine), wrong, len(mine)], dtype=torch.float64)
+        except NotConverged:
+            if self.config.on_lost == "stop":
+                raise
+            lost = True
+        except InvalidInput as error:
+            if step == 0 or not _finite([x]):
+                raise
+            reason, cause = str(error), error
+        lost_shares, ruined_shares = self.workers.sum(torch.tensor([float(lost), float(reason != "")])).tolist()
+        if ruined_shares > 0:
+            raise self._diverged(step, reason or "another process says more") from cause
+        if lost_shares > 0:
+            return None
+        self.workers.sum_gradients(self.net)
+        self.optimizer.step()
+        return seen
+
+    def _diverged(self, step: int, reason: str) -> InvalidInput | Diverged:
+        """The error for a step that led nowhere; the first one had nothing to diverge from."""
+        if step == 0:
+            return InvalidInput(f"Training cannot begin: {reason} in the first batch. Look at the data and the loss.")
+        epoch, number = divmod(step, self.steps)
+        return Diverged(
+            f"Training diverged in epoch {epoch + 1} of {self.config.epochs}, at step {number + 1} of {self.steps} "
+            f"({reason.rstrip('.')}): lower the learning rate, which is {self.config.learning_rate:g}."
+        )
+
+
+def _finite(tensors: Iterable[Tensor]) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+
+
+def _optimizer(net: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            net.parameters(), lr=config.learning_rate, momentum=0.9, weight_decay=config.weight_decay
+        )
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+
+
+def _generator(seed: int, epoch: int) -> torch.Generator:
+    return torch.Generator().manual_seed(_mix(seed, epoch))
+
+
+def _mix(seed: int, epoch: int) -> int:
+    return (seed * 1_000_003 + epoch) % 2**63

@@ -1,0 +1,118 @@
+"""How to train: what is minimised, by which optimizer, and at which rate."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lben import checks
+from lben.errors import InvalidInput
+
+Schedule = Literal["constant", "step", "one-cycle", "cosine"]
+Optimizer = Literal["adam", "adamw", "sgd"]
+OnLost = Literal["skip", "stop"]
+
+
+class Loss(Protocol):
+    """What is minimised: a number from the network, its outputs and the targets, averaged over the batch."""
+
+    def __call__(self, net: nn.Module, outputs: Tensor, targets: Tensor, /) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Cross-entropy; `margin` is subtracted from the logit of the true class, which asks for that much distance."""
+
+    margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(checks.number("margin", self.margin)):
+            raise InvalidInput(f"margin must be a finite number, not {self.margin}.")
+
+    def __call__(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.margin:
+            logits = logits - self.margin * F.one_hot(labels, logits.shape[-1])
+        return F.cross_entropy(logits, labels)
+
+
+@dataclass(frozen=True)
+class MeanSquare:
+    """The mean square of the differences between outputs and targets."""
+
+    def __call__(self, net: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs, targets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How to train.
+
+    schedule: "constant"; "step", by `step_factor` every `step_epochs`; "one-cycle", up for 30 % of the steps and down
+        for the rest, `learning_rate` at its peak; "cosine", down from the first step.
+    on_lost: what to do with a batch in which the network has no answer (an unconstrained network may lose its
+        equilibrium): "skip" it and count it, or "stop".
+    """
+
+    epochs: int = 10
+    batch_size: int = 128
+    optimizer: Optimizer = "adam"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    schedule: Schedule = "one-cycle"
+    step_epochs: int = 10
+    step_factor: float = 0.1
+    loss: Loss = field(default_factory=CrossEntropy)
+    seed: int = 0
+    on_lost: OnLost = "skip"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "step_epochs"):
+            checks.count(name, getattr(self, name))
+        for name in ("learning_rate", "step_factor"):
+            checks.positive(name, getattr(self, name))
+        if not checks.number("weight_decay", self.weight_decay) >= 0:
+            raise InvalidInput(f"weight_decay must not be negative, but is {self.weight_decay}.")
+        checks.seed(self.seed)
+        if not callable(self.loss):
+            raise InvalidInput(f"loss must be a function of network, outputs and targets, not {self.loss!r}.")
+        for name, kinds in (
+            ("schedule", ("constant", "step", "one-cycle", "cosine")),
+            ("optimizer", ("adam", "adamw", "sgd")),
+            ("on_lost", ("skip", "stop")),
+        ):
+            if getattr(self, name) not in kinds:
+                raise InvalidInput(f"{name} must be one of {', '.join(kinds)}, not {getattr(self, name)!r}.")
+
+    def rate(self, step: int, steps_per_epoch: int) -> float:
+        """The learning rate of a step: a function of its number alone, so that resuming needs no state."""
+        total = self.epochs * steps_per_epoch
+        if self.schedule == "constant":
+            return self.learning_rate
+        if self.schedule == "step":
+            factor: float = self.step_factor ** (step // steps_per_epoch // self.step_epochs)
+            return self.learning_rate * factor
+        if self.schedule == "cosine":
+            return self.learning_rate * _swing(step / total)
+        rise = 0.3 * total
+        if step < rise:
+            return self.learning_rate * (0.04 + 0.96 * (1 - _swing(step / rise)))
+        return self.learning_rate * (4e-6 + (1 - 4e-6) * _swing((step - rise) / (total - rise)))
+
+    def description(self) -> dict[str, Any]:
+        """The options as plain values, by which a checkpoint recognises its run."""
+        return {**asdict(self), "loss": without_addresses(repr(self.loss))}
+
+
+def without_addresses(text: str) -> str:
+    """A representation without places in memory, which differ between two processes."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+
+
+def _swing(share: float) -> float:
+    """From one to zero along half a cosine."""
+    return 0.5 * (1 + math.cos(math.pi * share))
