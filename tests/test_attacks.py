@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,6 +43,21 @@ def test_what_an_attack_returns_is_true(method: lben.AttackMethod) -> None:
     assert bool(result.success[:, wrong].all())  # who is wrong already needs no attack
     assert result.error.tolist() == sorted(result.error.tolist())
     assert result.error[2] > 2 * result.clean_error
+
+
+def test_an_attack_prints_as_a_sentence() -> None:
+    data, net = embedded_mnist(), mnist_network(1.0)
+    x, y = pixels(data.test_images[:20]), data.test_labels[:20]
+    result = lben.attack(net, x, y, [0.0, 3.0], method="fgm")
+    said = str(result)
+    error = f"{100 * float(result.error[1]):.2f} % at size 3"
+    for words in ("by fgm, 20 inputs", "% at size 0,", error, "at the network's input", "without attack."):
+        assert words in said
+    assert "tensor" not in said
+    unsolved = replace(result, unsolved=torch.ones_like(result.unsolved))
+    assert "40 attacked ones have no equilibrium" in str(unsolved)
+    nowhere = lben.Lengths(torch.full((2,), torch.nan), result.epsilons.pixels)
+    assert "at size 0.9243, measured at pixels" in str(replace(result, epsilons=nowhere))
 
 
 def test_many_steps_are_worse_than_one() -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import typer
 
 import lben
 
@@ -19,7 +25,7 @@ def call(*arguments: str, code: int = 0) -> str:
         capture_output=True,
         text=True,
         check=False,
-        env={"COLUMNS": "120", "PATH": "", "HOME": "/nowhere"},
+        env={"COLUMNS": "120", "PATH": "", "HOME": "/nowhere", "PYTHONPATH": str(Path(lben.__file__).parent.parent)},
         timeout=300,
     )
     assert run.returncode == code, run.stdout + run.stderr
@@ -45,6 +51,22 @@ def test_help_names_every_command() -> None:
         assert "--help" in call(command, "--help")
 
 
+def test_every_option_has_a_help_text() -> None:
+    from lben.cli import app
+
+    def commands(command: Any) -> Iterator[Any]:
+        yield command
+        for other in getattr(command, "commands", {}).values():
+            yield from commands(other)
+
+    found = list(commands(typer.main.get_command(app)))
+    assert len(found) == 10
+    for command in found:
+        assert command.help, command.name
+        for parameter in command.params:
+            assert parameter.help, (command.name, parameter.name)
+
+
 def test_train_writes_a_network_and_resumes(trained: Path) -> None:
     net = lben.load(trained / "net")
     assert (net.gamma, net.hidden_features) == (1.0, 20)
@@ -55,6 +77,86 @@ def test_train_writes_a_network_and_resumes(trained: Path) -> None:
     assert "Test error" in said
     again = lben.load(trained / "again").state_dict()
     assert all(torch.equal(tensor, again[name]) for name, tensor in net.state_dict().items())
+
+
+def test_a_run_with_another_bound_or_other_data_is_refused(trained: Path) -> None:
+    """It went on from the checkpoint, said the error of that, and wrote a network with another bound."""
+    options = ["--embedded", "--hidden", "20", "--epochs", "1", "--run", str(trained / "run"), "--resume"]
+    said = call("train", str(trained / "other"), *options, "--gamma", "0.2", code=1)
+    assert "gamma is 1.0 there and 0.2 here" in said
+    assert not (trained / "other").exists()
+
+
+def test_nothing_is_overwritten_unless_told_to(trained: Path) -> None:
+    before = (trained / "net").read_bytes()
+    assert "--force overwrites it" in call("train", str(trained / "net"), "--embedded", code=1)
+    said = call("train", str(trained / "new"), "--embedded", "--run", str(trained / "run"), code=1)
+    assert "checkpoint.safetensors' is there already" in said
+    assert (trained / "net").read_bytes() == before
+    short = ["--embedded", "--epochs", "1", "--hidden", "5"]
+    call("train", str(trained / "forced"), *short)
+    call("train", str(trained / "forced"), *short, "--seed", "1", "--force")
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_an_interrupted_training_says_how_to_go_on(folder: bool, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lben", "train", "net", "--embedded", "--epochs", "5000", "--hidden", "5"]
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a test in the background would not
+    with subprocess.Popen(
+        command + ["--run", "run"] * folder, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=listen
+    ) as process:
+        assert process.stderr is not None
+        assert "epoch 1 of 5000" in process.stderr.readline()
+        process.stderr.readline()  # the checkpoint of the first epoch is written now
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert ("--resume goes on from the last whole epoch" if folder else "nothing is kept without --run") in said
+    assert not (tmp_path / "net").exists()
+
+
+def test_a_training_that_diverges_says_so(tmp_path: Path) -> None:
+    said = call("train", str(tmp_path / "net"), "--embedded", "--learning-rate", "1e9", "--hidden", "5", code=1)
+    assert "Training diverged in epoch 1 of 10" in said
+    assert "lower the learning rate" in said
+
+
+@pytest.mark.parametrize("metric", ["channel", "pixel"])
+def test_certify_takes_convolutional_networks(metric: lben.Metric, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    solver = lben.ForwardBackward() if metric == "pixel" else None
+    lben.save(lben.ConvLBEN((1, 4, 4), 2, 3, gamma=1.0, metric=metric, solver=solver), tmp_path / "net")
+    said = call("certify", str(tmp_path / "net"))
+    assert "at most 1 times" in said
+    assert "Tightest: " in said
+    assert "at least" in said
+    assert "not proved" in call("certify", str(tmp_path / "net"), "--gamma", "1e-6", code=1)
+
+
+@pytest.mark.parametrize("command", [["--version"], ["certify", "--help"]])
+def test_a_full_disk_is_one_sentence(command: list[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("This system has no /dev/full")
+    with Path("/dev/full").open("w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "lben", *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (run.returncode, run.stderr) == (1, "Error: No space left on device.\n")
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = subprocess.run(
+        [sys.executable, "-m", "lben", "--version"], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writer)
+    assert (run.returncode, run.stderr) == (1, b"")
+
+
+def test_version() -> None:
+    assert call("--version").strip() == f"lben {lben.__version__}"
 
 
 def test_evaluate(trained: Path) -> None:
@@ -89,6 +191,12 @@ def test_attack_shows_both_units_and_what_is_proved(trained: Path) -> None:
         (("train", "x", "--data", "nowhere"), "'nowhere' is not a folder"),
         (("train", "x", "--data", ".", "--embedded"), "exclude each other"),
         (("train", "nowhere/x", "--embedded"), "directory that exists"),
+        (("train", "x", "--embedded", "--hidden", "-3"), "--hidden must be an integer of at least 1, not -3"),
+        (("train", "x", "--embedded", "--hidden", "9" * 30), "--hidden must be at most 20,000"),
+        (("train", "x", "--embedded", "--margin", "nan"), "margin must be a finite number, not nan"),
+        (("attack", "x", "--embedded", "--size", "1", "--images", "-5"), "--images must be an integer of at least 1"),
+        (("attack", "x", "--embedded", "--size", "-1"), "--size must be a finite number of at least 0, not -1"),
+        (("attack", "x", "--embedded", "--size", "nan"), "--size must be a finite number of at least 0, not nan"),
         (("reproduce", "mnist", "x", "--quick", "--jobs", "0"), "--jobs must be"),
         (("reproduce", "mnist", "x", "--quick", "--data", "."), "give it no --data"),
         (("reproduce", "mnist", f"{__file__}/x", "--quick"), "cannot be made"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -70,8 +76,8 @@ def test_convolutional_rows_are_the_papers_and_start_at_one_point() -> None:
     assert set(nets) == {"MON", "LBEN γ<∞", "LBEN γ=5", "LBEN γ=2", "LBEN γ=1"}
     for net in nets.values():
         assert net.hidden_features == 40 * 32 * 32
-        for name, tensor in nets["MON"].state_dict().items():
-            assert torch.equal(net.state_dict()[name], tensor)
+        for name, tensor in nets["MON"].named_parameters():
+            assert torch.equal(net.get_parameter(name), tensor)
     assert float(nets["MON"].state_dict()["parameterization.epsilon"]) == 5.0
 
 
@@ -119,6 +125,17 @@ def test_side_by_side_and_again(tmp_path: Path) -> None:
         run([chosen[0], chosen[0]], few_images(), tmp_path / "other")
 
 
+def test_rows_side_by_side_name_themselves_and_their_epochs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    chosen = [row for row in small(hidden=10) if row.name in ("MON", "plain")]
+    run(chosen, few_images(), tmp_path, title="Two", jobs=2, progress=True)
+    said = capfd.readouterr().err.splitlines()
+    for name in ("MON", "plain"):
+        assert [line for line in said if line.startswith(f"{name}: epoch 2 of 2: test error")]
+        assert [line for line in said if line.startswith(f"Two: {name} is done, with an error of")]
+    assert said[-1].endswith("2 of 2 rows")
+    assert not [line for line in said if "━" in line]
+
+
 @pytest.mark.filterwarnings("ignore")  # what Dask's own threads leave behind when its cluster closes
 def test_a_dask_cluster_runs_the_rows(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
@@ -162,6 +179,57 @@ def test_an_interrupted_command_goes_on(tmp_path: Path) -> None:
     row = next(row for row in quick(rows("ours")) if slug(row.name) == begun.name)
     result = run_row(row, embedded_mnist(), begun)
     assert len(result.history) == row.config.epochs
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    run([row for row in small(hidden=5) if row.name == "MON"], few_images(200), folder)
+    reproduce_regions(folder, 5)
+    write_report(folder)
+    return folder
+
+
+def twisted(content: Any) -> Iterator[Any]:
+    """The content with one thing in it replaced by nonsense, or gone, thing by thing."""
+    yield from (None, [], {}, "x", 7, -1.5, True, math.nan, 10**400)
+    if isinstance(content, dict):
+        yield {**content, "strange": 1}
+        for key, value in content.items():
+            yield {name: other for name, other in content.items() if name != key}
+            yield from ({**content, key: other} for other in twisted(value))
+    if isinstance(content, list) and content:
+        yield content[1:]
+        yield from ([other, *content[1:]] for other in twisted(content[0]))
+
+
+@pytest.mark.parametrize("file", ["run.json", "mon/result.json", "regions.json"])
+def test_a_twisted_file_is_refused_or_read(file: str, finished: Path, tmp_path: Path) -> None:
+    """Every place of every file replaced by something else: an InvalidFile with a sentence, or a report."""
+    place = tmp_path / "run"
+    shutil.copytree(finished, place)
+    cases = list(twisted(json.loads((place / file).read_text())))
+    assert len(cases) > 50
+    refused = read = 0
+    for content in cases:
+        (place / file).write_text(json.dumps(content))
+        try:
+            read_run(place)
+            if file == "regions.json":
+                read_regions(place / file)
+        except lben.InvalidFile as error:
+            refused += str(place / file) in str(error) and len(str(error).splitlines()) == 1
+        else:
+            read += 1
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # matplotlib's, of axes without an extent
+                write_report(place)
+    assert refused + read == len(cases)
+    assert refused > len(cases) / 2
+    for bad in (b"\xff", b"[" * 100_000, b""):
+        (place / file).write_bytes(bad)
+        with pytest.raises(lben.InvalidFile):
+            write_report(place)
 
 
 def test_reproduce_refuses_an_unknown_recipe(tmp_path: Path) -> None:

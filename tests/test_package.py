@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import resources
+from importlib.metadata import version
 
 import torch
 
@@ -15,7 +16,7 @@ WITHOUT_EXTRAS = """
 import sys
 for extra in "scipy rich cvxpy foolbox typer matplotlib pooch sklearn flint torchdiffeq".split():
     sys.modules[extra] = None  # its import now fails
-import torch, lben, lben.data
+import torch, lben
 net = lben.LBEN(4, 3, 2, gamma=1.0)
 x, y = torch.rand(2, 4), torch.tensor([0, 1])
 """
@@ -59,6 +60,20 @@ for call, words in (
 def test_certify_is_the_function_whatever_is_imported() -> None:
     """`lben.certify` is a verb and its room has the same name: importing from the room must not hide the verb."""
     run_without_extras("import lben.certify.radius; from lben.certify import lower; assert lben.certify(net).holds")
+
+
+def test_what_the_readme_writes_needs_no_other_import() -> None:
+    run_without_extras(
+        """
+assert callable(lben.train.fit) and lben.train.TrainConfig().epochs
+assert callable(lben.data.mnist) and callable(lben.data.svhn) and lben.baselines.FeedForward(2, 3, 2)
+assert isinstance(lben.__version__, str)
+"""
+    )
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert lben.__version__ == version("lben")
 
 
 def test_every_public_name_is_there() -> None:

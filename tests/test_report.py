@@ -104,6 +104,25 @@ def test_figures_are_written_twice_and_the_page_needs_nothing_else(tiny: Path) -
     assert (place / "training.svg").read_bytes() == before
 
 
+def test_no_label_is_cut(tiny: Path) -> None:
+    """Labels along the y-axis have their base line in the figure, with the height of a letter before it."""
+    for name in FIGURES:
+        text = (tiny / "report" / "figures" / f"{name}.svg").read_text()
+        places = [float(x) for x in re.findall(r"translate\(([-\d.]+) [-\d.]+\) rotate\(-90\)", text)]
+        assert places, name
+        assert min(places) > 8, name
+
+
+def test_the_report_counts_the_images_that_there_are(tiny: Path) -> None:
+    page = (tiny / "report" / "index.md").read_text()
+    assert "one step, on all 100 test images." in page
+    assert "2,000" not in page
+
+
+def test_the_legend_of_the_attacks_names_what_is_proved(tiny: Path) -> None:
+    assert "<!-- at most, proved -->" in (tiny / "report" / "figures" / "attacks.svg").read_text()
+
+
 def test_an_unfinished_run_says_so(tiny: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny, tmp_path / "part")
     (tmp_path / "part" / "mon" / "result.json").unlink()

@@ -1,5 +1,8 @@
 """lben: Lipschitz-bounded equilibrium networks in PyTorch."""
 
+from importlib.metadata import PackageNotFoundError, version
+
+from lben import baselines, data, train
 from lben.activations import (
     ELU,
     Activation,
@@ -59,6 +62,11 @@ from lben.solvers import (
     Solver,
 )
 from lben.weights import Weights
+
+try:
+    __version__ = version("lben")
+except PackageNotFoundError:  # a source tree that is not installed
+    __version__ = "unknown"
 
 __all__ = [
     "ELU",
@@ -131,11 +139,14 @@ __all__ = [
     "UnconstrainedEN",
     "Weights",
     "WellPosedness",
+    "__version__",
     "attack",
+    "baselines",
     "certified_accuracy",
     "certified_radius",
     "certify",
     "contraction",
+    "data",
     "frequency_test",
     "from_sequential",
     "incremental_gain",
@@ -144,5 +155,6 @@ __all__ = [
     "product_bound",
     "save",
     "tightest_bound",
+    "train",
     "well_posed",
 ]

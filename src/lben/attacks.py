@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lben import checks
 from lben.activations import Activation
-from lben.certify.certificate import Certifiable, Domain
+from lben.certify.certificate import Certifiable, Domain, place
 from lben.certify.explicit import ExplicitNetwork
 from lben.certify.numerics import undisturbed
 from lben.certify.radius import check_labels, check_sizes
@@ -24,11 +24,12 @@ from lben.convweights import ConvWeights
 from lben.equilibrium import BaseNetwork
 from lben.errors import ConvergenceWarning, InvalidInput
 from lben.extras import need
-from lben.progress import track
+from lben.progress import Show, track
 from lben.weights import Weights
 
 AttackMethod = Literal["fgm", "pgd", "deepfool"]
-_PAPER_IMAGES = 2000
+PAPER_IMAGES = 2000
+"""At most so many are attacked by the paper's protocol."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +64,20 @@ class Attack:
     success: Tensor
     unsolved: Tensor
 
+    def __str__(self) -> str:
+        at_input = bool(torch.isfinite(self.epsilons.input).all())
+        sizes = (self.epsilons.input if at_input else self.epsilons.pixels).tolist()
+        reached = [
+            f"{100 * error:.2f} % at size {size:.4g}" for size, error in zip(sizes, self.error.tolist(), strict=True)
+        ]
+        lost = int(self.unsolved.sum())
+        where = place("input" if at_input else "pixels")
+        unfound = f"; {lost} attacked ones have no equilibrium that was found, and count as wrong" if lost else ""
+        return (
+            f"Attacked by {self.method}, {self.success.shape[1]:,} inputs have an error of {', '.join(reached)}, "
+            f"measured at {where}, and of {100 * self.clean_error:.2f} % without attack{unfound}."
+        )
+
 
 @undisturbed
 def attack(
@@ -78,7 +93,7 @@ def attack(
     restarts: int = 3,
     batch_size: int = 500,
     seed: int = 0,
-    progress: bool = False,
+    progress: Show = None,
     paper_protocol: bool = False,
     activation: Activation | None = None,
 ) -> Attack:
@@ -91,6 +106,7 @@ def attack(
         random starts; "deepfool", which looks for the nearest wrong class, and whose one answer serves every size.
     paper_protocol: the protocol behind the paper's tables: "fgm", on the last 2,000 of x, sizes at the network's
         input, every input attacked even if its class is wrong already.
+    progress: True for a bar, False for none; if not given, one on a terminal when it takes longer than some seconds.
     """
     explicit = ExplicitNetwork(net, activation)
     explicit.subject.scale_of(domain)
@@ -106,7 +122,7 @@ def attack(
     x = explicit.flat(x).clone()
     labels = _checked(explicit, x, y, bounds)
     if paper_protocol:
-        x, labels = x[-_PAPER_IMAGES:], labels[-_PAPER_IMAGES:]
+        x, labels = x[-PAPER_IMAGES:], labels[-PAPER_IMAGES:]
     sizes = _sizes(explicit, check_sizes("epsilons", epsilons), domain)
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # Foolbox imports GitPython, which else asks for git itself
     foolbox = need("foolbox", "An attack", extra="attacks")

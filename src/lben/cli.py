@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 import torch
 import typer
@@ -25,6 +26,7 @@ from lben.experiments.mnist import Recipe
 from lben.experiments.report import write_report
 from lben.files import check_target
 from lben.train import CrossEntropy, Schedule, TrainConfig, error_rate, fit
+from lben.train.checkpoint import CHECKPOINT
 
 app = typer.Typer(
     help="Lipschitz-bounded equilibrium networks: train, certify and attack them, and reproduce the paper.",
@@ -32,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+MOST_UNITS = 20_000  # of which W alone has 1.6 GB
 reproduce_app = typer.Typer(help="Run the paper's experiments again.", no_args_is_help=True)
 app.add_typer(reproduce_app, name="reproduce")
 out = Console()
@@ -46,6 +49,26 @@ DataFolder = Annotated[
 ]
 Embedded = Annotated[bool, typer.Option("--embedded", help="Use the 7,000 images that ship with lben.")]
 UnitOption = Annotated[Domain, typer.Option(help="Where distances are measured: after normalisation, or in pixels.")]
+
+
+def _say(words: str, console: Console = out) -> None:
+    """A sentence, left as it is."""
+    console.print(words, soft_wrap=True, highlight=False, markup=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        _say(f"lben {lben.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -64,13 +87,21 @@ def train(
     embedded: Embedded = False,
     run: Annotated[Path | None, typer.Option(help="A folder for the history and a checkpoint every epoch.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --run.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a network or a run that is there.")] = False,
 ) -> None:
-    """Train a network on MNIST and write it to a file."""
+    """Train a network on MNIST and write it to a file.
+
+    After an interruption, the same command with --resume goes on from the last whole epoch, if there was a --run.
+    """
     if resume and run is None:
         raise lben.InvalidInput("--resume needs --run, the folder with the checkpoint.")
     if gamma is not None and model != "lben":
         raise lben.InvalidInput(f"--gamma is for lben, and {model} has no prescribed bound.")
+    if checks.count("--hidden", hidden) > MOST_UNITS:
+        raise lben.InvalidInput(f"--hidden must be at most {MOST_UNITS:,}, since W has its square, not {hidden:,}.")
     check_target(file)
+    if not (resume or force):
+        _refuse_to_overwrite(file, None if run is None else run / CHECKPOINT)
     images = _data(data, embedded)
     torch.manual_seed(checks.seed(seed))
     net = _network(model, gamma, hidden)
@@ -82,10 +113,28 @@ def train(
         loss=CrossEntropy(margin),
         seed=seed,
     )
-    history = fit(net, images, config, folder=run, resume=resume, progress=True, name=model)
+    try:
+        history = fit(net, images, config, folder=run, resume=resume, progress=True, name=model)
+    except KeyboardInterrupt:
+        _interrupted(run)
     net.solver = lben.PeacemanRachford(tolerance=1e-4)
     lben.save(net.eval(), file)
-    out.print(f"Test error {100 * history[-1].test_error:.2f} %. Written to {file}.")
+    _say(f"Test error {100 * history[-1].test_error:.2f} %. Written to {file}.")
+
+
+def _refuse_to_overwrite(*files: Path | None) -> None:
+    for file in files:
+        if file is not None and file.exists():
+            raise lben.InvalidInput(f"{str(file)!r} is there already: --force overwrites it, or give another name.")
+
+
+def _interrupted(run: Path | None) -> NoReturn:
+    words = "nothing is kept without --run, a folder for checkpoints"
+    if run is not None:
+        begun = (run / CHECKPOINT).is_file()
+        words = "the same command with --resume goes on from the last whole epoch" if begun else "no epoch was finished"
+    _say(f"Interrupted: {words}.", Console(stderr=True))
+    raise typer.Exit(130)
 
 
 @app.command()
@@ -94,7 +143,7 @@ def evaluate(network: NetworkFile, data: DataFolder = None, embedded: Embedded =
     net, images = lben.load(network).eval(), _data(data, embedded)
     error, unanswered = error_rate(net, images.test_images, images.test_labels)
     without = f", {unanswered} of them without an equilibrium" if unanswered else ""
-    out.print(f"Test error {100 * error:.2f} % of {len(images.test_labels):,} images{without}.")
+    _say(f"Test error {100 * error:.2f} % of {len(images.test_labels):,} images{without}.")
 
 
 @app.command()
@@ -110,13 +159,12 @@ def certify(
     """
     net = lben.load(network).eval()
     certificate = lben.certify(net, gamma, rigorous=rigorous, domain=unit)
-    out.print(str(certificate), highlight=False)
-    posed = lben.well_posed(net)
-    if posed.holds:
-        out.print(f"Tightest: {lben.tightest_bound(net, rigorous=rigorous, domain=unit)}", highlight=False)
-    else:
-        out.print(str(posed), highlight=False)
-    out.print(str(lben.lipschitz_lower_bound(net, domain=unit)), highlight=False)
+    _say(str(certificate))
+    try:
+        _say(f"Tightest: {lben.tightest_bound(net, rigorous=rigorous, domain=unit)}")
+    except (lben.NotWellPosed, lben.InvalidInput) as error:
+        _say(f"Tightest: {error}")
+    _say(str(lben.lipschitz_lower_bound(net, domain=unit)))
     if not certificate.holds:
         raise typer.Exit(1)
 
@@ -137,6 +185,11 @@ def attack(
     embedded: Embedded = False,
 ) -> None:
     """Attack a network on the test images, beside what is proved."""
+    for length in size:
+        if not 0 <= length < math.inf:
+            raise lben.InvalidInput(f"--size must be a finite number of at least 0, not {length:g}.")
+    if images is not None:
+        checks.count("--images", images)
     net, found = lben.load(network).eval(), _data(data, embedded)
     x, y = pixels(found.test_images[:images]), found.test_labels[:images]
     result = lben.attack(
@@ -151,10 +204,11 @@ def attack(
         seed=seed,
         progress=True,
     )
-    proved: list[str] = ["nothing"] * len(size)
-    if lben.well_posed(net).holds:
+    try:
         accuracy = lben.certified_accuracy(net, x, y, size, domain=unit, progress=True).accuracy
         proved = [f"{100 * (1 - share):.2f} %" for share in accuracy.tolist()]
+    except lben.NotWellPosed:
+        proved = ["nothing"] * len(size)
     table = Table(title=f"{method} on {len(y):,} images; error without attack {100 * result.clean_error:.2f} %")
     for column in ("size at the input", "size in pixels", "error at least", "at most, proved"):
         table.add_column(column, justify="right")
@@ -241,7 +295,7 @@ def _reproduce(
             progress=True,
         )
     except KeyboardInterrupt:
-        Console(stderr=True).print("Interrupted. The same command goes on from here.")
+        _say("Interrupted. The same command goes on from here.", Console(stderr=True))
         raise typer.Exit(130) from None
     report(folder)
 
@@ -253,7 +307,7 @@ def reproduce_regions(
     """Figure two_by_two: where each condition proves that a 2 x 2 network has one equilibrium."""
     found = regions.reproduce_regions(run, progress=True)
     for file in draw_regions(found, run):
-        out.print(f"Written to {file}.", highlight=False)
+        _say(f"Written to {file}.")
 
 
 @app.command()
@@ -262,7 +316,7 @@ def report(
 ) -> None:
     """A page in HTML and one in Markdown, with all tables and figures of a run, finished or not."""
     for file in write_report(run):
-        out.print(f"Written to {file}.", highlight=False)
+        _say(f"Written to {file}.")
 
 
 def _data(folder: Path | None, embedded: bool) -> ImageData:

@@ -30,7 +30,7 @@ from lben.extras import need
 from lben.files import read_tensors, write_tensors
 from lben.progress import Show
 from lben.train import CrossEntropy, Epoch, TrainConfig, error_rate, fit
-from lben.train.checkpoint import check_identity, identity, load_network, network_tensors
+from lben.train.checkpoint import CHECKPOINT, check_identity, identity, load_network, network_tensors
 
 
 class Pair(NamedTuple):
@@ -125,7 +125,7 @@ def train_lipnn(
     checks.positive("bound", bound)
     base = replace(TrainConfig(schedule="constant") if config is None else config, epochs=epochs)
     run = identity(net, data, {**base.description(), "bound": bound, "penalty": penalty})
-    file = None if folder is None else Path(folder) / "checkpoint.safetensors"
+    file = None if folder is None else Path(folder) / CHECKPOINT
     start = Pair.of(net).detach()
     state = _State(start, start.plus(start, -1.0), [], [])
     if resume and file is not None and file.is_file():

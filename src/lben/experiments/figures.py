@@ -12,6 +12,7 @@ from typing import Any
 from lben.experiments.regions import Regions
 from lben.experiments.study import Result
 from lben.extras import need
+from lben.files import make_folder
 
 _STYLE = {
     "font.size": 10,
@@ -97,8 +98,7 @@ def draw_attacks(results: Sequence[Result], folder: Path) -> list[Path]:
                     measured.sizes, errors, look.line, marker=look.marker, markersize=4, color=look.colour,
                     label=result.row["name"],
                 )  # fmt: skip
-                if measured.certified_error is not None and measured.upper is not None and measured.upper <= 1:
-                    proved = [100 * error for error in measured.certified_error]
+                if proved := _proved(result):
                     axes.plot(measured.sizes, proved, ":", color=look.colour, linewidth=1.5)
             axes.set_title(title)
             axes.set_xlabel("size of the attack, after normalisation")
@@ -106,8 +106,18 @@ def draw_attacks(results: Sequence[Result], folder: Path) -> list[Path]:
             top.set_xlabel("in pixels of [0, 1]", fontsize=9)
         panels[0].set_ylabel("test error, %")
         panels[0].set_ylim(0, 100)
+        if any(_proved(result) for result in results):
+            panels[1].plot([], [], ":", color="0.3", linewidth=1.5, label="at most, proved")
         _legend(figure, panels[1])
         return _write(figure, folder, "attacks")
+
+
+def _proved(result: Result) -> list[float]:
+    """What no attack can exceed, in per cent; empty for large bounds, where it would only clutter the figure."""
+    measured = result.measured
+    if measured.certified_error is None or measured.upper is None or measured.upper > 1:
+        return []
+    return [100 * error for error in measured.certified_error]
 
 
 def draw_training(results: Sequence[Result], folder: Path) -> list[Path]:
@@ -156,6 +166,7 @@ def draw_regions(found: Regions, folder: Path) -> list[Path]:
         axes.set_aspect("equal")
         axes.grid(visible=False)
         figure.legend(handles=handles, loc="outside right upper")
+        figure.draw_without_rendering()  # the layout sees the square only once it is laid out
         return _write(figure, folder, "regions")
 
 
@@ -182,7 +193,7 @@ def _legend(figure: Any, axes: Any) -> None:
 
 def _write(figure: Any, folder: Path, name: str) -> list[Path]:
     """Write a figure as a vector and as a raster image; the same figure gives the same vector file."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     files = [folder / f"{name}.svg", folder / f"{name}.png"]
     figure.savefig(files[0], metadata={"Date": None})
     figure.savefig(files[1], dpi=150)

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lben.attacks import attack
+from lben.attacks import PAPER_IMAGES, attack
 from lben.baselines import FeedForward, halving_search
 from lben.certify.lmi import certify
 from lben.certify.lower import lipschitz_lower_bound
@@ -19,7 +19,8 @@ from lben.certify.radius import certified_accuracy
 from lben.certify.sdp import tightest_bound
 from lben.data import ImageData, pixels
 from lben.equilibrium import BaseNetwork
-from lben.errors import NotConverged, NotWellPosed
+from lben.errors import InvalidInput, NotConverged, NotWellPosed
+from lben.progress import Show
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.train import TrainConfig, error_rate, fit
 
@@ -34,6 +35,7 @@ EVALUATION_TOLERANCE = 1e-4
 WIDE, WIDEST = 200, 2000
 """Networks with more units than these are searched and attacked less, and so are those without a proof: hours else."""
 _CERTIFICATION = PeacemanRachford(tolerance=1e-5)  # of the widest; what it leaves open is subtracted
+_STEP = ("alpha", "iterations")
 _STEPS_TIMED, _REPEATS = 40, 9
 
 
@@ -66,7 +68,7 @@ class Measured:
     single_step, multi_step: errors under attacks of each of `sizes`, on the first `attacked_images`; certified_error:
     the proved upper bound of both, on the same ones. certified: the accuracy proved at each of `radii`, on the first
     `certified_images`.
-    paper_attacked: errors by the paper's protocol at its two sizes.
+    paper_attacked: errors by the paper's protocol at its two sizes, on the last `paper_images`.
     upper: gamma, where the network is meant to have one and it is proved. tight: the tightest bound, None where no
     metric proves any.
     lower: from two inputs; lower_proved: whether its last digit is.
@@ -90,6 +92,31 @@ class Measured:
     lower: float
     lower_proved: bool
     steps: dict[str, Any] | None
+    paper_images: int = PAPER_IMAGES
+
+    def __post_init__(self) -> None:
+        """Refuse what no measurement gives: a report divides by some of these and looks others up."""
+        lengths = {
+            "single_step": len(self.sizes),
+            "multi_step": len(self.sizes),
+            "certified_error": len(self.sizes),
+            "certified": len(self.radii),
+            "paper_attacked": len(PAPER_SIZES),
+        }
+        for name, length in lengths.items():
+            values = getattr(self, name)
+            if values is not None and len(values) != length:
+                raise InvalidInput(f"{name} has {len(values)} values instead of {length}")
+        if not self.std > 0:
+            raise InvalidInput(f"std is {self.std}")
+        if not set(PAPER_SIZES) <= set(self.sizes):
+            raise InvalidInput(f"sizes are {self.sizes} and miss some of {PAPER_SIZES}")
+        for kind, names in (("automatic", _STEP), ("halving", (*_STEP, "solves"))):
+            found = {} if self.steps is None else self.steps.get(kind)
+            if self.steps and not (
+                isinstance(found, dict) and all(isinstance(found.get(name), int | float) for name in names)
+            ):
+                raise InvalidInput(f"steps.{kind} is {found}")
 
 
 def measure(
@@ -99,8 +126,10 @@ def measure(
     gamma: float | None = None,
     radii: Sequence[float] = RADII,
     seed: int = 0,
+    progress: Show = None,
 ) -> Measured:
     """Everything that the report says of a trained network; `gamma` is the bound that it is meant to have."""
+    show = False if progress == "lines" else progress
     x, y = pixels(data.test_images), data.test_labels
     error, unanswered = error_rate(net, data.test_images, y)
     try:
@@ -110,17 +139,23 @@ def measure(
     proved = gamma is not None and (certify(net, gamma).holds or (tight is not None and tight <= gamma))
     units = net.weights().hidden_features
     effort = Effort.of(units, len(y), proved=tight is not None)
-    lower = lipschitz_lower_bound(net, x[: effort.points], restarts=effort.restarts, steps=effort.climb, seed=seed)
+    lower = lipschitz_lower_bound(
+        net, x[: effort.points], restarts=effort.restarts, steps=effort.climb, seed=seed, progress=show is True
+    )
     some, few = slice(effort.certified), slice(effort.attacked)
     certified = certified_error = None
     if tight is not None:
         solver = _CERTIFICATION if units > WIDEST else None
-        certified = certified_accuracy(net, x[some], y[some], radii, domain="pixels", solver=solver).accuracy.tolist()
-        certified_error = (1 - certified_accuracy(net, x[few], y[few], SIZES, solver=solver).accuracy).tolist()
+        certified = certified_accuracy(
+            net, x[some], y[some], radii, domain="pixels", solver=solver, progress=show is True
+        ).accuracy.tolist()
+        proved_there = certified_accuracy(net, x[few], y[few], SIZES, solver=solver, progress=show is True)
+        certified_error = (1 - proved_there.accuracy).tolist()
     if units > WIDEST and isinstance(net, BaseNetwork):
         net.solver = PeacemanRachford(tolerance=TRAINING_TOLERANCE)  # gradients show the way; what they find is checked
-    fast = attack(net, x[few], y[few], SIZES, method="fgm", seed=seed)
-    slow = attack(net, x[few], y[few], SIZES, method="pgd", steps=20, restarts=1, seed=seed)
+    fast = attack(net, x[few], y[few], SIZES, method="fgm", seed=seed, progress=show)
+    slow = attack(net, x[few], y[few], SIZES, method="pgd", steps=20, restarts=1, seed=seed, progress=show)
+    paper = attack(net, x, y, PAPER_SIZES, paper_protocol=True, seed=seed, progress=show)
     return Measured(
         error=error,
         unanswered=unanswered,
@@ -131,7 +166,7 @@ def measure(
         single_step=fast.error.tolist(),
         multi_step=slow.error.tolist(),
         certified_error=certified_error,
-        paper_attacked=attack(net, x, y, PAPER_SIZES, paper_protocol=True, seed=seed).error.tolist(),
+        paper_attacked=paper.error.tolist(),
         radii=list(radii),
         certified=certified,
         upper=gamma if proved else None,
@@ -139,6 +174,7 @@ def measure(
         lower=lower.value,
         lower_proved=lower.proved,
         steps=_steps(net, x[: min(effort.points, 128)]) if isinstance(net, BaseNetwork) else None,
+        paper_images=paper.success.shape[1],
     )
 
 
@@ -167,6 +203,6 @@ def relative_seconds(net: nn.Module, plain: nn.Module, data: ImageData, config: 
     usual = replace(brief, loss=TrainConfig().loss)
     ratios = []
     for _ in range(_REPEATS):
-        base = fit(copy.deepcopy(plain), few, usual)[0].seconds
-        ratios.append(fit(copy.deepcopy(net), few, brief)[0].seconds / max(base, math.ulp(1.0)))
+        base = fit(copy.deepcopy(plain), few, usual, progress=False)[0].seconds
+        ratios.append(fit(copy.deepcopy(net), few, brief, progress=False)[0].seconds / max(base, math.ulp(1.0)))
     return statistics.median(ratios)

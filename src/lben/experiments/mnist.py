@@ -16,9 +16,10 @@ from lben.equilibrium import BaseNetwork
 from lben.errors import InvalidInput
 from lben.experiments.measure import TRAINING_TOLERANCE
 from lben.experiments.regions import reproduce_regions
-from lben.experiments.study import Published, Result, Row, run, seeded
+from lben.experiments.study import Published, Result, Row, run, seeded, start_from
 from lben.networks import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
 from lben.normalize import Normalize
+from lben.progress import Show
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.train import CrossEntropy, Epoch, TrainConfig, fit
 
@@ -47,7 +48,7 @@ class Equilibrium(Row):
         if self.kind == "UNC":
             return UnconstrainedEN.from_weights(start.weights(), normalize=normalize, solver=solver)
         net = LBEN(*sizes, gamma=self.gamma, normalize=normalize, solver=solver)
-        net.load_state_dict({**net.state_dict(), **start.state_dict()})  # all but d, which is zero
+        start_from(net, start)
         return net
 
 
@@ -80,7 +81,7 @@ class LipNN(Row):
     def prepare(self, data: ImageData) -> ImageData:
         return pool(data)
 
-    def train(self, net: BaseNetwork | FeedForward, data: ImageData, folder: Path, *, progress: bool) -> list[Epoch]:
+    def train(self, net: BaseNetwork | FeedForward, data: ImageData, folder: Path, *, progress: Show) -> list[Epoch]:
         assert isinstance(net, FeedForward)
         assert self.gamma is not None
         history, rounds = train_lipnn(
@@ -94,13 +95,14 @@ class LipNN(Row):
             folder=folder,
             resume=True,
             progress=progress,
+            name=self.name,
         )
         programs = [one.program_seconds / ROUND for one in rounds for _ in range(ROUND)]
         return [replace(row, seconds=row.seconds + extra) for row, extra in zip(history, programs, strict=True)]
 
     def relative_seconds(self, net: BaseNetwork | FeedForward, data: ImageData, history: list[Epoch]) -> float:
         """An epoch with its share of a program, beside one without."""
-        plain = fit(self.network(), data, replace(self.config, epochs=1))[0].seconds
+        plain = fit(self.network(), data, replace(self.config, epochs=1), progress=False)[0].seconds
         return statistics.median(epoch.seconds for epoch in history) / plain
 
 
@@ -168,7 +170,7 @@ def reproduce(
     seed: int = 0,
     jobs: int = 1,
     cluster: str | None = None,
-    progress: bool = False,
+    progress: Show = None,
 ) -> list[Result]:
     """Run all rows of a recipe, and the grid of Figure `two_by_two`, into a folder; what is done is not done again.
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from lben import checks
 from lben.certify.wellposed import well_posed
-from lben.errors import InvalidFile
+from lben.errors import InvalidInput
+from lben.experiments.reading import read_record, record
 from lben.files import make_folder, write_bytes
-from lben.progress import track
+from lben.progress import Show, track
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,20 +38,33 @@ class Regions:
         }
 
     @classmethod
-    def from_dict(cls, description: dict[str, list[Any]]) -> Regions:
+    def from_dict(cls, content: object) -> Regions:
         """The inverse of `as_dict`."""
-        words = {name: isinstance(values[0], str) for name, values in description.items()}
-        return cls(
-            **{
-                name: torch.tensor([[cell == "1" for cell in row] for row in values])
-                if words[name]
-                else torch.tensor(values, dtype=torch.float64)
-                for name, values in description.items()
-            }
-        )
+        found = record(_Words, content)
+        lines = [torch.tensor(line, dtype=torch.float64) for line in (found.W12, found.W22)]
+        answers = [
+            torch.tensor([[cell == "1" for cell in row] for row in rows])
+            for rows in (found.diagonal_metric, found.monotone, found.norm, found.perron_frobenius)
+        ]
+        shape = (len(found.W22), len(found.W12))
+        if min(shape) < 2 or any(answer.shape != shape for answer in answers):
+            raise InvalidInput(f"the answers do not make a grid of {shape[0]} x {shape[1]} points")
+        return cls(*lines, *answers)
 
 
-def reproduce_regions(folder: str | Path, points: int = 121, *, progress: bool = False) -> Regions:
+@dataclass(frozen=True)
+class _Words:
+    """`Regions` as text."""
+
+    W12: list[float]
+    W22: list[float]
+    diagonal_metric: list[str]
+    monotone: list[str]
+    norm: list[str]
+    perron_frobenius: list[str]
+
+
+def reproduce_regions(folder: str | Path, points: int = 121, *, progress: Show = None) -> Regions:
     """The grid in `regions.json` of a folder, made if it is not there."""
     file = Path(folder) / "regions.json"
     if file.is_file():
@@ -63,13 +77,10 @@ def reproduce_regions(folder: str | Path, points: int = 121, *, progress: bool =
 
 def read_regions(file: Path) -> Regions:
     """The grid that `reproduce_regions` wrote."""
-    try:
-        return Regions.from_dict(json.loads(file.read_text()))
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise InvalidFile(f"{file} does not hold regions: remove it, and the command makes it again.") from error
+    return read_record(file, Regions.from_dict, "does not hold regions: remove it, and the command makes it again")
 
 
-def regions(points: int = 121, *, extent: float = 4.0, progress: bool = False) -> Regions:
+def regions(points: int = 121, *, extent: float = 4.0, progress: Show = None) -> Regions:
     """Ask `well_posed` at every point of a square grid: the condition over all metrics, and the three older tests."""
     checks.count("points", points)
     line = torch.linspace(-checks.positive("extent", extent), extent, points, dtype=torch.float64)

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lben.attacks import PAPER_IMAGES
 from lben.experiments import figures
 from lben.experiments.regions import read_regions
 from lben.experiments.study import Result, Run, read_run
-from lben.files import write_bytes
+from lben.files import make_folder, write_bytes
 
 NONE = "–"
 _STYLE = """
@@ -68,7 +69,7 @@ def write_report(folder: str | Path) -> list[Path]:
     """Write `report/index.html`, `report/index.md` and the figures of a run, finished or not; returns the pages."""
     run, results = read_run(folder)
     target = Path(folder) / "report"
-    target.mkdir(exist_ok=True)
+    make_folder(target)
     tables = [_beside_the_paper(results), _beyond_the_paper(results), _equilibria(results)] if results else []
     pictures = _pictures(Path(folder), results, target)
     missing = len(run.rows) - len(results)
@@ -96,8 +97,8 @@ def _facts(run: Run, results: Sequence[Result]) -> list[str]:
         "Bounds are from normalised images to logits, in the l2 norm; γ_up is what was prescribed and proved, γ_low "
         "what two inputs show. The sizes of attacks are measured there too, and certified radii in pixels of [0, 1]: "
         f"one pixel is {1 / results[0].measured.std:.2f} normalised units.",
-        "Attacks beside the paper's follow its protocol: one step, on the last 2,000 test images"
-        + (", which are easier than the rest" if "Equilibrium" in models else "")
+        f"Attacks beside the paper's follow its protocol: one step, on {_last(results)}"
+        + (", which are easier than the rest" if "Equilibrium" in models and not _few(results) else "")
         + f". Those of 20 steps, and those in the figure, are on the first {_counts(results)}: fewer for wide networks "
         f"and for those without a proof, which are slow. Certified accuracies are on the first {_listed(certified)}, "
         "all else on all test images.",
@@ -113,7 +114,8 @@ def _facts(run: Run, results: Sequence[Result]) -> list[str]:
     if "Convolutional" in models:
         facts.append(
             "The networks have one convolutional layer, with one entry of the metric a channel, where the paper's has "
-            "one a pixel and no exact resolvent. Errors by epoch are on the first 2,000 test images."
+            "one a pixel and no exact resolvent. Errors by epoch are on "
+            + ("all test images." if _few(results) else "the first 2,000 test images.")
         )
     return facts
 
@@ -238,6 +240,16 @@ def _counts(results: Sequence[Result]) -> str:
     return _listed({result.measured.attacked_images for result in results})
 
 
+def _few(results: Sequence[Result]) -> bool:
+    """Whether there were fewer test images than the paper attacks, and than are looked at after an epoch."""
+    return results[0].measured.paper_images < PAPER_IMAGES
+
+
+def _last(results: Sequence[Result]) -> str:
+    count = f"{results[0].measured.paper_images:,} test images"
+    return f"all {count}" if _few(results) else f"the last {count}"
+
+
 def _listed(counts: set[int]) -> str:
     return " or ".join(f"{count:,}" for count in sorted(counts))
 
@@ -288,4 +300,4 @@ def _significant(value: float | None) -> str:
 
 
 def _share(lower: float | None, upper: float | None) -> str:
-    return NONE if lower is None or upper is None else f"{100 * lower / upper:.1f}"
+    return NONE if lower is None or not upper else f"{100 * lower / upper:.1f}"

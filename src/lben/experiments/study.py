@@ -12,20 +12,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from lben.baselines import FeedForward
 from lben.data import ImageData
 from lben.equilibrium import BaseNetwork
 from lben.errors import InvalidFile, InvalidInput
 from lben.experiments.measure import EVALUATION_TOLERANCE, RADII, Measured, measure, relative_seconds
+from lben.experiments.reading import is_number, read_record, record
 from lben.extras import need
 from lben.files import make_folder, save, write_bytes
-from lben.progress import track
+from lben.progress import Show, bar
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.train import Epoch, TrainConfig, fit
 
@@ -60,7 +63,7 @@ class Row(ABC):
         """The data as this model takes them."""
         return data
 
-    def train(self, net: BaseNetwork | FeedForward, data: ImageData, folder: Path, *, progress: bool) -> list[Epoch]:
+    def train(self, net: BaseNetwork | FeedForward, data: ImageData, folder: Path, *, progress: Show) -> list[Epoch]:
         """Train the network, from where an earlier call in this folder was interrupted."""
         return fit(net, data, self.config, folder=folder, resume=True, progress=progress, name=self.name)
 
@@ -101,10 +104,20 @@ class Result:
     lost_batches: int
     history: list[dict[str, Any]]
 
+    def __post_init__(self) -> None:
+        for name in ("name", "model"):
+            if not isinstance(self.row.get(name), str):
+                raise InvalidInput(f"the row has no {name}")
+        self.published  # noqa: B018 (raises where it is no such thing)
+        for epoch in self.history:
+            for name in ("epoch", "train_error", "test_error"):
+                if not is_number(epoch.get(name)):
+                    raise InvalidInput(f"{name} is {epoch.get(name)!r} in the history")
+
     @property
     def published(self) -> Published:
         """What the paper reports."""
-        return Published(**(self.row["published"] or {}))
+        return record(Published, self.row.get("published") or {})
 
 
 @dataclass(frozen=True)
@@ -119,8 +132,13 @@ class Run:
     versions: dict[str, str]
     rows: list[str]
 
+    def __post_init__(self) -> None:
+        for name in self.rows:
+            if name != slug(name) or Path(name).name != name or len(name) > 100:
+                raise InvalidInput(f"{name[:60]!r} is not the folder of a row")
 
-def run_row(row: Row, data: ImageData, folder: str | Path, *, progress: bool = False) -> Result:
+
+def run_row(row: Row, data: ImageData, folder: str | Path, *, progress: Show = None) -> Result:
     """Train, certify and attack one row; what is done already, in `folder`, is not done again."""
     path = make_folder(folder)
     file = path / "result.json"
@@ -133,7 +151,9 @@ def run_row(row: Row, data: ImageData, folder: str | Path, *, progress: bool = F
     if isinstance(net, BaseNetwork):
         net.solver = PeacemanRachford(tolerance=EVALUATION_TOLERANCE)
         save(net, path / "network.safetensors")
-    measured = measure(net.eval(), own, gamma=row.gamma, radii=row.radii, seed=row.config.seed)
+    with bar(row.name, 1, show=progress) as shown:
+        shown.line("trained; bounds, certified accuracy and attacks are next")
+    measured = measure(net.eval(), own, gamma=row.gamma, radii=row.radii, seed=row.config.seed, progress=progress)
     result = Result(
         row=row.description(),
         measured=measured,
@@ -149,11 +169,8 @@ def run_row(row: Row, data: ImageData, folder: str | Path, *, progress: bool = F
 
 def read_result(file: Path, row: Row | None = None) -> Result:
     """The result in a file; with `row`, only if it is of that row."""
-    try:
-        content = json.loads(file.read_text())
-        result = Result(**{**content, "measured": Measured(**content["measured"])})
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidFile(f"{file} is not the result of a row: remove it, and the run makes it again.") from error
+    again = "is not the result of a row: remove it, and the run makes it again"
+    result = read_record(file, partial(record, Result), again)
     if row is not None and result.row != json.loads(json.dumps(row.description())):
         raise InvalidFile(f"{file} belongs to a run with other options: use another folder.")
     return result
@@ -168,10 +185,11 @@ def run(
     command: str = "",
     jobs: int = 1,
     cluster: str | None = None,
-    progress: bool = False,
+    progress: Show = None,
 ) -> list[Result]:
     """Run rows, `jobs` of them side by side; every row has a folder of its own and resumes by itself.
 
+    progress: as in `fit`; rows side by side show lines alone, and those on a cluster write them to its workers' logs.
     cluster: the address of a Dask scheduler whose workers take the rows instead. They must have one thread each and
     reach `folder` under the same path.
     """
@@ -185,10 +203,16 @@ def run(
     tasks = [(row, path / name) for row, name in zip(rows, names, strict=True)]
     if cluster is None and jobs == 1:
         return [run_row(row, data, place, progress=progress) for row, place in tasks]
-    done = _on_cluster(tasks, data, cluster) if cluster is not None else _side_by_side(tasks, data, jobs)
-    with warnings.catch_warnings():
+    lines: Show = "lines" if progress else False
+    work = _on_cluster(tasks, data, cluster, lines) if cluster is not None else _side_by_side(tasks, data, jobs, lines)
+    results: dict[str, Result] = {}
+    with warnings.catch_warnings(), bar(title, len(rows), show=lines) as shown:
         warnings.filterwarnings("ignore", "A worker stopped", UserWarning)  # joblib renews workers that have grown
-        results = dict(track(done, f"{len(rows)} rows", len(rows), show=progress))
+        for name, result in work:
+            results[name] = result
+            shown.line(
+                f"{len(results)} of {len(rows)} rows done, now {name}: error {100 * result.measured.error:.2f} %"
+            )
     return [results[row.name] for row in rows]
 
 
@@ -198,10 +222,8 @@ def read_run(folder: str | Path) -> tuple[Run, list[Result]]:
     file = path / "run.json"
     if not file.is_file():
         raise InvalidFile(f"{path} is not a run: it has no run.json. `lben reproduce` makes runs.")
-    try:
-        description = Run(**json.loads(file.read_text()))
-    except (TypeError, ValueError) as error:
-        raise InvalidFile(f"{file} does not describe a run: remove it, and `lben reproduce` makes it again.") from error
+    again = "does not describe a run: remove it, and `lben reproduce` makes it again"
+    description = read_record(file, partial(record, Run), again)
     results = [path / name / "result.json" for name in description.rows]
     return description, [read_result(result) for result in results if result.is_file()]
 
@@ -215,6 +237,13 @@ def slug(name: str) -> str:
 def seeded(rows: Iterable[R], seed: int) -> list[R]:
     """The rows with another seed."""
     return [replace(row, config=replace(row.config, seed=seed)) for row in rows]
+
+
+def start_from(net: nn.Module, start: nn.Module) -> None:
+    """Give a network the parameters of another, all that it has; those that the other has not stay."""
+    with torch.no_grad():
+        for name, parameter in start.named_parameters():
+            net.get_parameter(name).copy_(parameter)
 
 
 def _begin(path: Path, description: Run) -> None:
@@ -233,14 +262,18 @@ def _begin(path: Path, description: Run) -> None:
     write_bytes(path / "run.json", (json.dumps(asdict(description), indent=1) + "\n").encode())
 
 
-def _side_by_side(tasks: list[tuple[Row, Path]], data: ImageData, jobs: int) -> Iterator[tuple[str, Result]]:
+def _side_by_side(
+    tasks: list[tuple[Row, Path]], data: ImageData, jobs: int, progress: Show
+) -> Iterator[tuple[str, Result]]:
     joblib = need("joblib", "jobs > 1", extra="experiments")
-    calls = (joblib.delayed(_alone)(row, data, place) for row, place in tasks)
+    calls = (joblib.delayed(_alone)(row, data, place, progress) for row, place in tasks)
     done: Iterator[tuple[str, Result]] = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
     return done
 
 
-def _on_cluster(tasks: list[tuple[Row, Path]], data: ImageData, address: str) -> Iterator[tuple[str, Result]]:
+def _on_cluster(
+    tasks: list[tuple[Row, Path]], data: ImageData, address: str, progress: Show
+) -> Iterator[tuple[str, Result]]:
     distributed = need("distributed", "A cluster", extra="cluster")
     try:
         client = distributed.Client(address, timeout="10s")
@@ -260,15 +293,15 @@ def _on_cluster(tasks: list[tuple[Row, Path]], data: ImageData, address: str) ->
                 "start the workers with `dask worker --nthreads 1`."
             )
         shared = client.scatter(data, broadcast=True)
-        futures = [client.submit(_alone, row, shared, place, pure=False) for row, place in tasks]
+        futures = [client.submit(_alone, row, shared, place, progress, pure=False) for row, place in tasks]
         for future in distributed.as_completed(futures):
             yield future.result()
 
 
-def _alone(row: Row, data: ImageData, folder: Path) -> tuple[str, Result]:
+def _alone(row: Row, data: ImageData, folder: Path, progress: Show) -> tuple[str, Result]:
     """One row in a process of its own, on one core."""
     torch.set_num_threads(1)
-    return row.name, run_row(row, data, folder)
+    return row.name, run_row(row, data, folder, progress=progress)
 
 
 def _describe(data: ImageData) -> str:

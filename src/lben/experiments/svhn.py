@@ -14,8 +14,9 @@ from lben.convolutional import ConvLBEN, ConvMON
 from lben.data import MNIST_MEAN, MNIST_STD, SVHN_MEAN, SVHN_STD, ImageData, embedded_mnist, svhn
 from lben.equilibrium import BaseNetwork
 from lben.experiments.measure import TRAINING_TOLERANCE, relative_seconds
-from lben.experiments.study import Published, Result, Row, run, seeded
+from lben.experiments.study import Published, Result, Row, run, seeded, start_from
 from lben.normalize import Normalize
+from lben.progress import Show
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.train import Epoch, TrainConfig
 
@@ -52,10 +53,10 @@ class Convolutional(Row):
             return start
         sizes = (self.in_shape, self.hidden, 10)
         net = ConvLBEN(*sizes, gamma=self.gamma, epsilon=EPSILON, pool=POOL, solver=solver, normalize=normalize)
-        net.load_state_dict({**net.state_dict(), **start.state_dict()})  # all but d, which is zero
+        start_from(net, start)
         return net
 
-    def train(self, net: BaseNetwork | FeedForward, data: ImageData, folder: Path, *, progress: bool) -> list[Epoch]:
+    def train(self, net: BaseNetwork | FeedForward, data: ImageData, folder: Path, *, progress: Show) -> list[Epoch]:
         watched = replace(data, test_images=data.test_images[:WATCHED], test_labels=data.test_labels[:WATCHED])
         return super().train(net, watched, folder, progress=progress)
 
@@ -102,7 +103,7 @@ def reproduce(
     seed: int = 0,
     jobs: int = 1,
     cluster: str | None = None,
-    progress: bool = False,
+    progress: Show = None,
 ) -> list[Result]:
     """Run all rows into a folder; what is done is not done again.
 

@@ -17,7 +17,9 @@ from lben.parameterize import Form
 from lben.train.judge import Data
 from lben.train.recipe import without_addresses
 
-_FILE, _KIND = "checkpoint.safetensors", "lben-run"
+CHECKPOINT = "checkpoint.safetensors"
+"""Its name in the folder of a run."""
+_KIND = "lben-run"
 _FACTS = ("gamma", "rate", "epsilon", "activation", "solver", "mean", "std", "metric", "geometry")
 _FEW = 4  # entries that are shown as they are
 _SHOWN = 3  # differences that are named
@@ -67,7 +69,7 @@ def write_checkpoint(
     tensors = network_tensors(net)
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{key}": value for key, value in state.items() if isinstance(value, Tensor)}
-    write_tensors(folder / _FILE, _KIND, {"run": known, "history": history}, tensors)
+    write_tensors(folder / CHECKPOINT, _KIND, {"run": known, "history": history}, tensors)
     write_history(folder, history)
 
 
@@ -75,7 +77,7 @@ def restore_checkpoint(
     folder: Path, net: nn.Module, optimizer: torch.optim.Optimizer, known: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Bring network and optimizer to where the checkpoint was written; an empty history where there is none."""
-    file = folder / _FILE
+    file = folder / CHECKPOINT
     if not file.is_file():
         return []
     description, tensors = read_tensors(file, _KIND, "a training run")
