@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo pendulum feedforward controller test test-slow lint types bench clean
+.PHONY: help demo pendulum feedforward controller pictures test test-slow lint types bench clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -18,14 +18,17 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train a bounded and an unbounded network on embedded MNIST and compare them
 	$(BIN)/python examples/demo.py
 
-pendulum: $(READY)  ## learn a pendulum by a contracting and by a free neural ODE, and draw docs/pendulum.png
+pendulum: $(READY)  ## learn a pendulum by a contracting and by a free neural ODE, and draw build/pendulum.png
 	$(BIN)/python examples/pendulum.py
 
-feedforward: $(READY)  ## certify plain and residual networks of growing depth, and draw docs/feedforward.png
+feedforward: $(READY)  ## certify plain and residual networks of growing depth, and draw build/feedforward.png
 	$(BIN)/python examples/feedforward.py
 
-controller: $(READY)  ## train a controller that cannot break its limits, and draw docs/controller.png
+controller: $(READY)  ## train a controller that cannot break its limits, and draw build/controller.png
 	$(BIN)/python examples/controller.py
+
+pictures: $(READY)  ## make the pictures of the README again, over those in docs: some minutes
+	for example in demo pendulum feedforward controller; do $(BIN)/python examples/$$example.py --docs || exit 1; done
 
 test: $(READY)  ## run the tests, in two processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'

@@ -6,7 +6,7 @@ A point mass in the plane is pushed by two thrusters, whose pushes must stay in 
 and at most 1.4 together. The controller is an equilibrium network: 24 units are ReLUs, and the last two are projected
 onto the polyhedron and are the push itself, y = z_25, z_26. So every push is admissible, whatever the weights; the
 projection is differentiated exactly, so the controller learns by gradients through the whole closed loop; and gamma,
-chosen before training, bounds how far the push moves when the state does. docs/controller.png shows trajectories,
+chosen before training, bounds how far the push moves when the state does. build/controller.png shows trajectories,
 pushes, and how the cost depends on gamma.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import torch
-from recording import record
+from recording import folder, record
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -30,7 +30,6 @@ LIMITS = lben.Polyhedron(
     [[1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1], [1, -1], [-1, 1]], [1, 1, 1, 1, 1.4, 1.4, 1.4, 1.4]
 )
 SEED = 0
-FOLDER = Path(__file__).parent.parent / "docs"
 
 
 def controller(gamma: float) -> lben.LBEN:
@@ -79,7 +78,7 @@ def train(gamma: float) -> lben.LBEN:
     return net.eval()
 
 
-def draw(net: lben.LBEN, costs: list[float], bounds: list[float], slopes: list[float]) -> None:
+def draw(net: lben.LBEN, costs: list[float], bounds: list[float], slopes: list[float], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
@@ -105,11 +104,11 @@ def draw(net: lben.LBEN, costs: list[float], bounds: list[float], slopes: list[f
         right.annotate(f"cost {value:.2f}", (gamma, bound), xytext=(8, -14), textcoords="offset points", fontsize=8)
     right.legend(frameon=False)
     right.grid(alpha=0.3)
-    figure.savefig(FOLDER / "controller.png", dpi=150)
+    figure.savefig(path, dpi=150)
 
 
 def main() -> None:
-    console = Console()
+    target, console = folder(__doc__), Console()
     nets, costs, bounds, slopes = [], [], [], []
     for gamma in GAMMAS:
         net = train(gamma)
@@ -127,10 +126,10 @@ def main() -> None:
     for row in zip(GAMMAS, costs, bounds, slopes, strict=True):
         table.add_row(*(f"{value:.4g}" for value in row))
     console.print(table)
-    draw(nets[-1], costs, bounds, slopes)
+    draw(nets[-1], costs, bounds, slopes, target / "controller.png")
     numbers = {"gammas": GAMMAS, "costs": costs, "proved": bounds, "shown": slopes}
-    record(FOLDER / "controller.json", "make controller", SEED, **numbers)
-    console.print(f"The picture is {FOLDER / 'controller.png'}.")
+    record(target / "controller.json", "make controller", SEED, **numbers)
+    console.print(f"The picture is {target / 'controller.png'}.")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 import matplotlib as mpl
 import torch
-from recording import record
+from recording import folder, record
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -29,7 +29,6 @@ from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, pixels
 
 EPOCHS, BATCH, LEARNING_RATE, SEED = 10, 64, 4e-3, 0
 SIZES = [0.25 * k for k in range(13)]  # of perturbations, in pixels
-FOLDER = Path("build")
 
 
 @dataclass(frozen=True)
@@ -208,7 +207,7 @@ def draw(found: list[Robustness], path: Path) -> None:
 
 
 def main() -> None:
-    console = Console()
+    target, console = folder(__doc__), Console()
     data = embedded_mnist()
     outcomes, nets = [], {}
     columns = (
@@ -238,10 +237,9 @@ def main() -> None:
         console.print(f"{name}:")
         found.append(examine(name, net, data))
     show_robustness(found, console)
-    FOLDER.mkdir(exist_ok=True)
-    draw(found, FOLDER / "demo.png")
-    record(FOLDER / "demo.json", "make demo", SEED, sizes=SIZES, networks=[vars(o) for o in found])
-    console.print(f"The picture is {FOLDER / 'demo.png'}, its numbers {FOLDER / 'demo.json'}.")
+    draw(found, target / "demo.png")
+    record(target / "demo.json", "make demo", SEED, sizes=SIZES, networks=[vars(o) for o in found])
+    console.print(f"The picture is {target / 'demo.png'}, its numbers {target / 'demo.json'}.")
     broken = [o.name for o in outcomes if o.gamma is not None and o.slope > o.gamma]
     broken += [o.name for o in found if o.slope > o.bound or any(map(float.__gt__, o.attacked, o.certified))]
     if broken:

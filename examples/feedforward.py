@@ -4,7 +4,7 @@
 
 Plain PyTorch networks of one to five hidden layers, with and without residual blocks, learn the MNIST images that ship
 with lben. `lben.from_sequential` reads each; `lben.tightest_bound` of the result is LipSDP, and a pair of inputs shows
-how far it can be from the truth at most. docs/feedforward.png shows all three.
+how far it can be from the truth at most. build/feedforward.png shows all three.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import torch
-from recording import record
+from recording import folder, record
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -27,7 +27,6 @@ from lben.data import embedded_mnist, pixels
 WIDTH, EPOCHS, BATCH = 32, 3, 64
 DEPTHS = range(1, 6)
 SEED = 0
-FOLDER = Path(__file__).parent.parent / "docs"
 
 
 def build(depth: int, *, residual: bool) -> nn.Sequential:
@@ -65,7 +64,7 @@ def measure(module: nn.Module, x: Tensor) -> tuple[float, float, float]:
     return product_of_norms(module), tight, lben.lipschitz_lower_bound(net, x, restarts=4, steps=40).value
 
 
-def draw(rows: dict[str, list[tuple[float, float, float]]]) -> None:
+def draw(rows: dict[str, list[tuple[float, float, float]]], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
@@ -78,11 +77,11 @@ def draw(rows: dict[str, list[tuple[float, float, float]]]) -> None:
         ax.grid(alpha=0.3, which="both")
     axes[0].set_ylabel("Lipschitz constant")
     axes[0].legend(frameon=False)
-    figure.savefig(FOLDER / "feedforward.png", dpi=150)
+    figure.savefig(path, dpi=150)
 
 
 def main() -> None:
-    console = Console()
+    target, console = folder(__doc__), Console()
     data = embedded_mnist()
     x, y = pixels(data.train_images), data.train_labels
     bounds: dict[str, list[tuple[float, float, float]]] = {"plain": [], "residual": []}
@@ -96,9 +95,9 @@ def main() -> None:
         bounds[name].append(measure(module.eval(), x[:100]))
         table.add_row(name, str(depth), f"{100 * error:.1f} %", *(f"{bound:.2f}" for bound in bounds[name][-1]))
     console.print(table)
-    draw(bounds)
-    record(FOLDER / "feedforward.json", "make feedforward", SEED, depths=list(DEPTHS), bounds=bounds)
-    console.print(f"The picture is {FOLDER / 'feedforward.png'}.")
+    draw(bounds, target / "feedforward.png")
+    record(target / "feedforward.json", "make feedforward", SEED, depths=list(DEPTHS), bounds=bounds)
+    console.print(f"The picture is {target / 'feedforward.png'}.")
 
 
 if __name__ == "__main__":

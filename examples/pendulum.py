@@ -6,7 +6,7 @@ Both see the same records of angle and speed, four seconds each. Then both are s
 torque, and run for much longer. All trajectories of the ContractingODE meet, at least at the rate that was promised
 before training. Nothing is promised of the free ODE: here its W starts lively, as recurrent networks with a memory are
 often started, and what the records do not show stays as wild as it was. (From the calm starts of lben.UnconstrainedEN
-and of torch.nn.init for tanh it happened to converge as well.) docs/pendulum.png shows the outcome.
+and of torch.nn.init for tanh it happened to converge as well.) build/pendulum.png shows the outcome.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import torch
-from recording import record
+from recording import folder, record
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
@@ -33,7 +33,6 @@ STEP = 0.25  # seconds between measurements; also the time constant of the units
 RECORD, TEST, LONG = 16, 40, 160  # steps of records to train on, of test records, and of what the picture shows
 RECORDS, TESTS, STARTS = 60, 40, 40
 CONFIG = TrainConfig(epochs=20, batch_size=6, learning_rate=1e-2, schedule="one-cycle", loss=MeanSquare(), seed=SEED)
-FOLDER = Path(__file__).parent.parent / "docs"
 
 
 def torque(records: int, steps: int, generator: torch.Generator) -> Tensor:
@@ -148,7 +147,8 @@ def draw(found: list[Outcome], path: Path) -> None:
         axes[2].semilogy(t, o.spread, color=colour, label=f"{o.name}, {norm}")
         if o.rate is not None:
             promised = torch.exp(-o.rate * t / STEP)
-            axes[2].semilogy(t, promised, "--", color=colour, linewidth=1, label="its certified rate")
+            label = f"its certified rate, {o.rate / STEP:.3g} per second"
+            axes[2].semilogy(t, promised, "--", color=colour, linewidth=1, label=label)
     axes[0].set_ylabel("angle, rad")
     axes[2].set(title="largest distance of two states", xlim=(0, float(t[-1])), xlabel="time, s")
     axes[2].set(ylim=(1e-9, 5), ylabel="relative to that at time 0")
@@ -167,6 +167,7 @@ def summary(found: list[Outcome]) -> list[dict[str, object]]:
             "test error": o.error,
             "certificate": o.certificate,
             "rate": o.rate,
+            "rate per second": None if o.rate is None else o.rate / STEP,
             "spread at the end": float(o.spread[-1]),
         }
         for o in found
@@ -182,7 +183,7 @@ def free_network() -> lben.UnconstrainedEN:
 
 
 def main() -> None:
-    console = Console()
+    target, console = folder(__doc__), Console()
     data = pendulum_data()
     found = []
     for name in ("ContractingODE", "unconstrained ODE"):
@@ -197,9 +198,10 @@ def main() -> None:
     console.print(table)
     for o in found:
         console.print(f"[bold]{o.name}[/]: {o.certificate}", highlight=False)
-    draw(found, FOLDER / "pendulum.png")
-    record(FOLDER / "pendulum.json", "make pendulum", SEED, models=summary(found))
-    console.print(f"The picture is {FOLDER / 'pendulum.png'}.")
+    console.print(f"The unit of time of these rates is that of the ODE, {STEP} s: {RATE} is {RATE / STEP} per second.")
+    draw(found, target / "pendulum.png")
+    record(target / "pendulum.json", "make pendulum", SEED, seconds_per_unit=STEP, models=summary(found))
+    console.print(f"The picture is {target / 'pendulum.png'}.")
     kept = found[0]
     if kept.rate is None or float(kept.spread[-1]) > torch.exp(torch.tensor(-kept.rate * LONG)).item() * 1.01:
         raise SystemExit("The promised rate was not kept: this must not happen, please report it.")
