@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lben.errors import InvalidFile
-from lben.files import read_tensors, write_bytes, write_tensors
+from lben.files import read_tensors, write_tensors
+from lben.writing import write_bytes
 
 _FILE, _KIND = "checkpoint.safetensors", "lben-run"
 

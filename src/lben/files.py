@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from lben.normalize import Normalize
 from lben.ode import ContractingODE
 from lben.solvers import Anderson, Solver
 from lben.weights import Weights
+from lben.writing import write_bytes
 
 FORMAT = 1
 Made = LBEN | MON | UnconstrainedEN | ContractingODE | ConvLBEN | ConvMON | ConvUnconstrainedEN
@@ -94,40 +94,6 @@ def read_tensors(path: str | os.PathLike[str], key: str, what: str) -> tuple[dic
     if found != FORMAT:
         raise InvalidFile(f"{path} has format {found}, but this version of lben reads {FORMAT}.")
     return description, tensors
-
-
-def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file: to a temporary one first, so that no half of it is ever left."""
-    target = check_target(path)
-    temporary = target.parent / f".lben-{uuid.uuid4().hex}"
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except OSError as error:
-        raise InvalidInput(f"{str(path)!r} cannot be written: {error.strerror or error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def check_target(path: str | os.PathLike[str]) -> Path:
-    """The path, if a file could be written there."""
-    target = Path(path)
-    if target.is_dir() or not target.parent.is_dir():
-        raise InvalidInput(f"{str(path)!r} cannot be written: it must name a file in a directory that exists.")
-    return target
-
-
-def make_folder(path: str | os.PathLike[str]) -> Path:
-    """The folder, made if it is not there."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInput(f"The folder {str(path)!r} cannot be made: {error.strerror or error}.") from error
-    return folder
 
 
 def _digest(text: str, tensors: dict[str, Tensor]) -> str:

@@ -17,8 +17,8 @@ from lben import checks
 from lben.checkpoint import restore_checkpoint, write_checkpoint
 from lben.data import ImageData
 from lben.errors import InvalidInput, NotConverged
-from lben.files import make_folder
 from lben.progress import TrainingBar, training_bar
+from lben.writing import make_folder
 
 Schedule = Literal["constant", "step", "one-cycle", "cosine"]
 Optimizer = Literal["adam", "adamw", "sgd"]

@@ -13,8 +13,8 @@ from torch import Tensor
 from lben import checks
 from lben.certify.wellposed import well_posed
 from lben.errors import InvalidFile
-from lben.files import make_folder, write_bytes
 from lben.progress import track
+from lben.writing import make_folder, write_bytes
 
 
 @dataclass(frozen=True, eq=False)

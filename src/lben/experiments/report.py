@@ -11,7 +11,7 @@ from pathlib import Path
 from lben.experiments import figures
 from lben.experiments.regions import read_regions
 from lben.experiments.study import Result, Run, read_run
-from lben.files import write_bytes
+from lben.writing import write_bytes
 
 NONE = "–"
 _STYLE = """
