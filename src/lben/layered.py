@@ -26,6 +26,8 @@ class LayeredNetwork(EquilibriumNetwork):
         if not isinstance(weights, Weights):
             raise InvalidInput(f"A LayeredNetwork is made of an lben.Weights, not {weights!r}.")
         weights = weights.detach().validate()
+        if DenseOperator(weights.W).layers is None:
+            raise InvalidInput("W is not strictly block lower triangular, as a feed-forward network has it.")
         lam = layered_metric(weights.W) if weights.lam is None else weights.lam
         own = Weights(weights.W, weights.U, weights.bz, weights.Wo, weights.by, lam, weights.gamma)
         super().__init__(Explicit(own), activation, BackSubstitution(), normalize)
