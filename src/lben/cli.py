@@ -24,9 +24,9 @@ from lben.experiments import svhn as svhn_study
 from lben.experiments.figures import draw_regions
 from lben.experiments.mnist import Recipe
 from lben.experiments.report import write_report
-from lben.files import check_target
 from lben.train import CrossEntropy, Schedule, TrainConfig, error_rate, fit
 from lben.train.checkpoint import CHECKPOINT
+from lben.writing import check_target
 
 app = typer.Typer(
     help="Lipschitz-bounded equilibrium networks: train, certify and attack them, and reproduce the paper.",

@@ -6,6 +6,7 @@ so far. So only nonlinear units become units, and W is strictly block lower tria
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,16 +18,14 @@ from torch.nn import functional as F
 from lben import activations as units
 from lben import checks
 from lben.activations import Activation, PerUnit, Scalar
+from lben.comparison import check_same
 from lben.errors import InvalidInput
+from lben.foreign import DROPOUTS, LINEAR, NORMS, POOLS, SHAPES, Known, known_activation, name_of
 from lben.layered import LayeredNetwork
 from lben.normalize import Normalize
 from lben.weights import Weights
 
-_POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
-_SHAPES = (nn.Flatten, nn.Unflatten)
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-_LINEAR = (nn.Linear, nn.Conv2d, nn.Identity, *_POOLS, *_SHAPES, *_DROPOUTS, *_NORMS)
+_MOST_ENTRIES = 2**29  # of a matrix in double precision
 
 
 class Residual(nn.Module):
@@ -34,6 +33,13 @@ class Residual(nn.Module):
 
     def __init__(self, *body: nn.Module) -> None:
         super().__init__()
+        for part in body:
+            if not isinstance(part, nn.Module):
+                raise InvalidInput(
+                    f"Residual takes modules, such as Residual(nn.Linear(4, 4), nn.ReLU()), not {part!r}."
+                )
+        if not body:
+            raise InvalidInput("Residual takes at least one module, and got none.")
         self.body = nn.Sequential(*body)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,9 +51,11 @@ def from_sequential(module: nn.Module, *, input_shape: int | Sequence[int] | Non
     """The network that an `nn.Sequential` is in evaluation, as z = sigma(W z + U x + bz), y = Wo z + by.
 
     It may hold linear layers, convolutions, average pooling, `Flatten`, batch norms in eval mode, dropout, `Residual`
-    blocks, further `nn.Sequential`s, a `Normalize` at its head, and the activations of `_scalar`. All that is linear
-    is folded into the weights in double precision and rounded once; where a linear path leads from x to y, it becomes
-    linear units, which certificates eliminate. x and y are flat: shape (..., d) and (..., p).
+    blocks, further `nn.Sequential`s, a `Normalize` at its head, and the activations of `known_activation`. All that is
+    linear is folded into the weights in double precision and rounded once; where a linear path leads from x to y, it
+    becomes linear units, which certificates eliminate. x and y are flat: shape (..., d) and (..., p).
+
+    What comes out is compared with the module on inputs of its own, and refused if it differs by more than rounding.
 
     input_shape: the shape of one input, such as (1, 28, 28); not needed where the first layer is an `nn.Linear`.
     Its weights are copies: train the module, not the result.
@@ -57,17 +65,22 @@ def from_sequential(module: nn.Module, *, input_shape: int | Sequence[int] | Non
     if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
         raise InvalidInput("The module has lazy layers whose sizes are not known yet: call it once on an input first.")
     like = next((p for p in module.parameters()), torch.zeros(()))
-    checks.floating("The module's parameters", like)
+    for tensor in (like, *module.parameters()):
+        checks.floating("The module's parameters", tensor)
+    if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
+        raise InvalidInput("The module is on the meta device, where it has no weights: load them first.")
+    _refuse_hooks(module, "0")
     stages = _parts(module) if _is_sequence(module) else [module]
     normalize = None
-    if stages and isinstance(stages[0], Normalize):
-        normalize, stages = stages[0], stages[1:]
+    if stages and type(stages[0]) is Normalize:
+        _refuse_hooks(stages[0], "0")
+        normalize, stages = copy.deepcopy(stages[0]), stages[1:]
     shape = _input_shape(stages, input_shape)
     with torch.no_grad():
-        _refuse_hooks(module, "0")
         walk = _Walk(math.prod(shape))
         end = walk.sequence(stages, walk.input(shape), "")
         weights, activation = walk.finish(end)
+    check_same(module, weights.validate(), activation, normalize, shape)
     return LayeredNetwork(weights.to(like.dtype).to(like.device), activation, normalize)
 
 
@@ -76,6 +89,8 @@ def _input_shape(stages: list[nn.Module], given: int | Sequence[int] | None) -> 
         if not isinstance(given, int | Sequence):
             raise InvalidInput(f"input_shape must be a number or several, such as (1, 28, 28), not {given!r}.")
         sizes = [given] if isinstance(given, int) else list(given)
+        if not sizes:
+            raise InvalidInput("input_shape must hold at least one size, and is empty.")
         return tuple(checks.count("input_shape", size) for size in sizes)
     if not stages:
         raise InvalidInput("The module holds no layers.")
@@ -83,9 +98,9 @@ def _input_shape(stages: list[nn.Module], given: int | Sequence[int] | None) -> 
     while isinstance(first, nn.Sequential | Residual) and len(list(first.children())):
         first = next(first.children())
     if not isinstance(first, nn.Linear):
-        if type(first) not in _LINEAR:
-            _scalar(first, "0")  # refuses what is no activation either
-        raise InvalidInput(f"The first layer is {_name(first)}, which fits many inputs: say input_shape=(..).")
+        if type(first) not in LINEAR:
+            known_activation(first, "0")  # refuses what is no activation either
+        raise InvalidInput(f"The first layer is {name_of(first)}, which fits many inputs: say input_shape=(..).")
     return (first.in_features,)
 
 
@@ -110,18 +125,6 @@ class _Affine:
         return _Affine(columns)
 
 
-@dataclass(frozen=True)
-class _Torch:
-    """An activation of torch in terms of one of ours: v -> outer sigma(inner v + shift) + through v + offset."""
-
-    sigma: Scalar
-    inner: float = 1.0
-    shift: float = 0.0
-    outer: float = 1.0
-    through: float = 0.0
-    offset: float = 0.0
-
-
 @dataclass(eq=False)
 class _Walk:
     """The hidden units found so far: their pre-activations as columns, and their activations."""
@@ -135,9 +138,18 @@ class _Walk:
         return 1 + self.inputs + len(self.sigmas)
 
     def input(self, shape: tuple[int, ...]) -> _Affine:
+        self.make_room(self.inputs)
         columns = torch.zeros(1 + self.inputs, self.inputs, dtype=torch.float64)
         columns[1:] = torch.eye(self.inputs, dtype=torch.float64)
         return _Affine(columns.reshape(-1, *shape))
+
+    def make_room(self, features: int) -> None:
+        """Refuse what would not fit into memory."""
+        if self.size * features > _MOST_ENTRIES:
+            raise InvalidInput(
+                f"The network has {self.size - 1} inputs and units at a layer of {features}: as a matrix that takes "
+                f"{8e-9 * self.size * features:.3g} GB, and {8e-9 * _MOST_ENTRIES:.2g} GB is the most."
+            )
 
     def sequence(self, stages: Sequence[nn.Module], state: _Affine, path: str) -> _Affine:
         for place, stage in enumerate(stages):
@@ -148,10 +160,10 @@ class _Walk:
                 if isinstance(error, InvalidInput):
                     raise
                 raise InvalidInput(
-                    f"Layer {where}, {_name(stage)}, does not fit an input of shape {state.shape}."
+                    f"Layer {where}, {name_of(stage)}, does not fit an input of shape {state.shape}."
                 ) from error
             if 0 in state.shape:
-                raise InvalidInput(f"Layer {where}, {_name(stage)}, has no outputs.")
+                raise InvalidInput(f"Layer {where}, {name_of(stage)}, has no outputs.")
         return state
 
     def stage(self, stage: nn.Module, state: _Affine, where: str) -> _Affine:
@@ -161,21 +173,23 @@ class _Walk:
             return self.sequence(_parts(stage), state, f"{where}.")
         if type(stage) is Residual:
             _refuse_hooks(stage.body, where)
+            _refuse_in_place(list(stage.body), f"{where}.")
             end = self.sequence(list(stage.body), state, f"{where}.")
             if end.shape != state.shape:
                 raise InvalidInput(
                     f"Layer {where}, a Residual, adds an output of shape {end.shape} to its input of {state.shape}."
                 )
             return _Affine(end.grown(self.size) + state.grown(self.size))
-        if type(stage) in _DROPOUTS or type(stage) is nn.Identity:
+        if type(stage) in DROPOUTS or type(stage) is nn.Identity:
             return state
         folded = _fold(stage, state, where)
-        return self.activate(_scalar(stage, where), state) if folded is None else folded
+        return self.activate(known_activation(stage, where), state) if folded is None else folded
 
-    def activate(self, known: _Torch, state: _Affine) -> _Affine:
+    def activate(self, known: Known, state: _Affine) -> _Affine:
         flat = state.columns.reshape(len(state.columns), -1)
         before = _Affine(known.inner * flat).plus(known.shift)
         first, count = self.size, flat.shape[1]
+        self.make_room(count)
         self.rows.append(before.columns)
         self.sigmas += [known.sigma] * count
         columns = torch.zeros(self.size, count, dtype=torch.float64)
@@ -207,10 +221,12 @@ class _Walk:
 def _fold(stage: nn.Module, state: _Affine, where: str) -> _Affine | None:
     """The output of a linear module; None if it is none of those."""
     columns, kind = state.columns, type(stage)
-    if kind in _POOLS or kind in _SHAPES:
+    if kind in POOLS or kind in SHAPES:
         first = getattr(stage, "start_dim", getattr(stage, "dim", 1))
         if first == 0 or first == -columns.dim():
-            raise InvalidInput(f"Layer {where}, {_name(stage)}, mixes the samples of a batch: leave dimension 0 alone.")
+            raise InvalidInput(
+                f"Layer {where}, {name_of(stage)}, mixes the samples of a batch: leave dimension 0 alone."
+            )
         return _Affine(stage(columns))
     if kind is nn.Linear and isinstance(stage, nn.Linear):
         moved = _Affine(F.linear(columns, _double(stage.weight)))
@@ -218,7 +234,7 @@ def _fold(stage: nn.Module, state: _Affine, where: str) -> _Affine | None:
     if kind is nn.Conv2d and isinstance(stage, nn.Conv2d):
         moved = _Affine(_convolve(stage, columns))
         return moved if stage.bias is None else moved.plus(_double(stage.bias)[:, None, None])
-    if kind in _NORMS:
+    if kind in NORMS:
         return _normalise(stage, state, where)
     return None
 
@@ -247,7 +263,7 @@ def _normalise(norm: nn.Module, state: _Affine, where: str) -> _Affine:
     assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d)
     if norm.training or norm.running_mean is None or norm.running_var is None:
         why = "is in training mode: call .eval() first" if norm.training else "keeps no running statistics"
-        raise InvalidInput(f"Layer {where}, {_name(norm)}, {why}; only fixed statistics make it linear.")
+        raise InvalidInput(f"Layer {where}, {name_of(norm)}, {why}; only fixed statistics make it linear.")
     dims = len(state.shape)
     if dims not in ((3,) if isinstance(norm, nn.BatchNorm2d) else (1, 2)) or state.shape[0] != norm.num_features:
         raise ValueError
@@ -259,29 +275,21 @@ def _normalise(norm: nn.Module, state: _Affine, where: str) -> _Affine:
     return _Affine(state.columns * scale.reshape(channels)).plus(shift.reshape(channels))
 
 
-def _scalar(stage: nn.Module, where: str) -> _Torch:
-    """ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid, Softplus, ELU and Hardtanh; anything else is refused by its name.
-
-    LeakyReLU is s v + (1 - s) relu(v), whatever s is: its linear part passes by, as in a residual block.
-    """
-    kind = type(stage)
-    if kind in (nn.ReLU, nn.Tanh, nn.Sigmoid):
-        return _Torch({nn.ReLU: units.ReLU(), nn.Tanh: units.Tanh(), nn.Sigmoid: units.Sigmoid()}[kind])
-    if kind is nn.LeakyReLU and isinstance(stage, nn.LeakyReLU):
-        return _Torch(units.ReLU(), outer=1 - stage.negative_slope, through=stage.negative_slope)
-    if kind is nn.Hardtanh and isinstance(stage, nn.Hardtanh) and stage.max_val == math.inf > abs(stage.min_val):
-        return _Torch(units.ReLU(), shift=-stage.min_val, offset=stage.min_val)
-    if kind in (nn.Hardtanh, nn.ReLU6) and isinstance(stage, nn.Hardtanh) and stage.max_val - stage.min_val < math.inf:
-        half, middle = (stage.max_val - stage.min_val) / 2, (stage.max_val + stage.min_val) / 2
-        return _Torch(units.HardTanh(), inner=1 / half, shift=-middle / half, outer=half, offset=middle)
-    if kind is nn.ELU and isinstance(stage, nn.ELU):
-        return _Torch(units.ELU(float(stage.alpha)))
-    if kind is nn.Softplus and isinstance(stage, nn.Softplus) and stage.beta > 0 and stage.threshold >= 20:
-        return _Torch(units.Softplus(), inner=float(stage.beta), outer=1 / float(stage.beta))
-    raise InvalidInput(
-        f"Layer {where}, {_name(stage)}, can neither be folded into linear weights nor is it an activation with slopes "
-        "in [0, 1] that is known here; write x + f(x) as lben.Residual(f)."
-    )
+def _refuse_in_place(body: Sequence[nn.Module], path: str) -> bool:
+    """Refuse a body that changes its own input, which the block then adds; whether all of it passes its input on."""
+    for place, stage in enumerate(body):
+        if _is_sequence(stage):
+            passes = _refuse_in_place(_parts(stage), f"{path}{place}.")
+        else:
+            passes = type(stage) in (nn.Identity, *DROPOUTS, *SHAPES)
+            if not passes and getattr(stage, "inplace", False):
+                raise InvalidInput(
+                    f"Layer {path}{place}, {name_of(stage)}, works in place on the input of its Residual, which adds "
+                    "what became of it: make it with inplace=False."
+                )
+        if not passes:
+            return False
+    return True
 
 
 def _is_sequence(stage: nn.Module) -> bool:
@@ -295,16 +303,14 @@ def _parts(sequence: nn.Module) -> list[nn.Module]:
 
 
 def _refuse_hooks(stage: nn.Module, where: str) -> None:
-    if stage._forward_hooks or stage._forward_pre_hooks or "forward" in vars(stage):
+    if "forward" in vars(stage):
+        raise InvalidInput(f"Layer {where}, {name_of(stage)}, has a forward of its own, not that of its class.")
+    if stage._forward_hooks or stage._forward_pre_hooks:
         raise InvalidInput(
-            f"Layer {where}, {_name(stage)}, has hooks, which may do anything when it is called: remove them first "
-            "(nn.utils.remove_weight_norm, nn.utils.prune.remove and their like)."
+            f"Layer {where}, {name_of(stage)}, has hooks, which may do anything when it is called: remove them first "
+            "(by what registered them, or nn.utils.remove_weight_norm, nn.utils.prune.remove and their like)."
         )
 
 
 def _double(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float64)
-
-
-def _name(stage: object) -> str:
-    return type(stage).__name__

@@ -14,6 +14,12 @@ from lben.parameterize import Explicit
 from lben.solvers.back_substitution import BackSubstitution
 from lben.weights import Weights
 
+_LEAST = 1e-140  # an entry of a metric whose square is still a number
+_TOO_LARGE = (
+    "The weights of the layers are so large together that no metric of this precision can prove anything: use float64, "
+    "or scale them down."
+)
+
 
 class LayeredNetwork(EquilibriumNetwork):
     """z_k = sigma(W_k1 z_1 + .. + W_k,k-1 z_k-1 + U_k x + b_k), y = Wo z + by, found by one sweep.
@@ -26,6 +32,8 @@ class LayeredNetwork(EquilibriumNetwork):
         if not isinstance(weights, Weights):
             raise InvalidInput(f"A LayeredNetwork is made of an lben.Weights, not {weights!r}.")
         weights = weights.detach().validate()
+        if DenseOperator(weights.W).layers is None:
+            raise InvalidInput("W is not strictly block lower triangular, as a feed-forward network has it.")
         lam = layered_metric(weights.W) if weights.lam is None else weights.lam
         own = Weights(weights.W, weights.U, weights.bz, weights.Wo, weights.by, lam, weights.gamma)
         super().__init__(Explicit(own), activation, BackSubstitution(), normalize)
@@ -35,7 +43,8 @@ def layered_metric(W: Tensor) -> Tensor:
     """A diagonal metric, one entry a layer, with 2 Lam - Lam W - W' Lam > 0.
 
     With the matrix M of the layers before, the next one, of rows W_k, may have any l < 2/|W_k M^-1 W_k'|: it gets half
-    of that. So every Schur complement is at least l I, and the metric spreads no more than the norms of layers make it.
+    of that, or 1 if that is less. So every Schur complement is at least l I, and the metric spreads no more than the
+    norms of layers make it; where it spreads beyond what W's dtype can hold, W is refused.
     """
     layers = DenseOperator(W).layers
     if layers is None:
@@ -46,9 +55,14 @@ def layered_metric(W: Tensor) -> Tensor:
     for first, end in layers:
         side = torch.linalg.solve_triangular(factor[:first, :first], W64[first:end, :first].T, upper=False)
         reach = float(torch.linalg.matrix_norm(side, 2)) ** 2 if first else 0.0
-        weight = 1 / reach if reach > 0 else 1.0
+        weight = 1.0 if reach < 1 else 1 / reach
+        if not weight > _LEAST:
+            raise InvalidInput(_TOO_LARGE)
         lam[first:end] = weight
         corner = 2 * weight * torch.eye(end - first, dtype=torch.float64) - weight**2 * side.T @ side
         factor[first:end, :first] = -weight * side.T
         factor[first:end, first:end] = torch.linalg.cholesky(corner)
-    return (lam / lam.log().mean().exp()).to(W)
+    lam = (lam / lam.log().mean().exp()).to(W)
+    if not bool((lam > torch.finfo(W.dtype).tiny).all() and lam.isfinite().all()):
+        raise InvalidInput(_TOO_LARGE)
+    return lam

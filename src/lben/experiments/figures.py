@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from lben.experiments.regions import Regions
 from lben.experiments.study import Result
 from lben.extras import need
-from lben.files import make_folder
+from lben.writing import make_folder, write_bytes
 
 _STYLE = {
     "font.size": 10,
@@ -194,7 +195,9 @@ def _legend(figure: Any, axes: Any) -> None:
 def _write(figure: Any, folder: Path, name: str) -> list[Path]:
     """Write a figure as a vector and as a raster image; the same figure gives the same vector file."""
     make_folder(folder)
-    files = [folder / f"{name}.svg", folder / f"{name}.png"]
-    figure.savefig(files[0], metadata={"Date": None})
-    figure.savefig(files[1], dpi=150)
-    return files
+    options: dict[str, dict[str, Any]] = {"svg": {"metadata": {"Date": None}}, "png": {"dpi": 150}}
+    for kind, chosen in options.items():
+        picture = BytesIO()
+        figure.savefig(picture, format=kind, **chosen)
+        write_bytes(folder / f"{name}.{kind}", picture.getvalue())
+    return [folder / f"{name}.{kind}" for kind in options]

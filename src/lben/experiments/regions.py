@@ -14,8 +14,8 @@ from lben import checks
 from lben.certify.wellposed import well_posed
 from lben.errors import InvalidInput
 from lben.experiments.reading import read_record, record
-from lben.files import make_folder, write_bytes
 from lben.progress import Show, track
+from lben.writing import make_folder, write_bytes
 
 
 @dataclass(frozen=True, eq=False)

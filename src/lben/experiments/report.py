@@ -12,7 +12,7 @@ from lben.attacks import PAPER_IMAGES
 from lben.experiments import figures
 from lben.experiments.regions import read_regions
 from lben.experiments.study import Result, Run, read_run
-from lben.files import make_folder, write_bytes
+from lben.writing import make_folder, write_bytes
 
 NONE = "–"
 _STYLE = """

@@ -27,10 +27,11 @@ from lben.errors import InvalidFile, InvalidInput
 from lben.experiments.measure import EVALUATION_TOLERANCE, RADII, Measured, measure, relative_seconds
 from lben.experiments.reading import is_number, read_record, record
 from lben.extras import need
-from lben.files import make_folder, save, write_bytes
+from lben.files import save
 from lben.progress import Show, bar
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.train import Epoch, TrainConfig, fit
+from lben.writing import make_folder, write_bytes
 
 
 @dataclass(frozen=True)

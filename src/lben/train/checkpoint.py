@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from lben.errors import InvalidFile
-from lben.files import read_tensors, write_bytes, write_tensors
+from lben.files import read_tensors, write_tensors
 from lben.parameterize import Form
 from lben.train.judge import Data
 from lben.train.recipe import without_addresses
+from lben.writing import write_bytes
 
 CHECKPOINT = "checkpoint.safetensors"
 """Its name in the folder of a run."""
