@@ -79,18 +79,9 @@ class ConvForm(Form):
     def readout(self, z: Tensor) -> Tensor:
         return F.linear(z, self.geometry.spread(self.Wo), self.by)
 
-    def operator(self, *, estimate: bool) -> Operator:
+    def operator(self) -> Operator:
         weights: ConvWeights = self()
-        return weights.operator(monotonicity_bound=self.monotonicity() if estimate else None)
-
-    def defining(self) -> list[Tensor]:
-        return [tensor for tensor in (*self.parameters(), *self.buffers()) if tensor is not self.bz]
-
-    def renew(self, kept: Operator, defining: list[Tensor]) -> Operator:
-        """Nothing is made again where no gradient can be asked for."""
-        if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in defining):
-            return kept
-        return kept.rebind(*self.operator(estimate=False).tensors)
+        return weights.operator(monotonicity_bound=self.monotonicity())
 
 
 class ConvDirect(ConvForm):

@@ -21,7 +21,7 @@ from lben.parameterize import Form
 from lben.solvers.base import OnFailure, Problem, Solution, Solver, check_solver
 from lben.solvers.loop import solve
 from lben.solvers.peaceman_rachford import PeacemanRachford
-from lben.weights import Weights
+from lben.weights import Weights, same
 
 
 class BaseNetwork(nn.Module, ABC):
@@ -43,7 +43,7 @@ class BaseNetwork(nn.Module, ABC):
         self.normalize = normalize
         self.activation = activation
         self.solver = PeacemanRachford() if solver is None else solver
-        self._kept: tuple[list[Tensor], Operator] | None = None
+        self._kept: tuple[Weights | ConvWeights, bool, Operator] | None = None
         if normalize is not None and not isinstance(normalize, Normalize):
             raise InvalidInput(f"normalize must be an lben.Normalize(mean, std), not {normalize!r}.")
         if normalize is not None and normalize.features not in (1, self.in_features):
@@ -105,6 +105,7 @@ class BaseNetwork(nn.Module, ABC):
         if torch.is_autocast_enabled(x.device.type if isinstance(x, Tensor) else "cpu"):
             with torch.autocast(x.device.type, enabled=False):
                 return self.forward(x.to(self.parameterization.U.dtype), bias=bias)
+        self.parameterization.refresh()
         x = self._flat(x)
         z = self._equilibrium(x, bias)
         return self.parameterization.readout(z).reshape(*x.shape[:-1], self.out_features)
@@ -126,6 +127,7 @@ class BaseNetwork(nn.Module, ABC):
 
         `start` is a z or an earlier solution to start from; `keep_history` keeps the residuals of every iteration.
         """
+        self.parameterization.refresh()
         x = self._flat(x)
         b, operator, on_failure = self._bias(x, bias), self._operator(), self._on_failure()
         problem = Problem(operator, self.activation, b.detach())
@@ -180,18 +182,22 @@ class BaseNetwork(nn.Module, ABC):
         return b
 
     def _operator(self) -> Operator:
-        """The operator of W; in evaluation it is kept, with its factors, until a free variable changes.
+        """The operator of W; in evaluation it is kept, with its factors, until what decides W changes.
 
-        Values are compared, not version counters, since those miss changes through `.data`.
+        Values are compared, not version counters, since those miss changes through `.data`. What was made in inference
+        mode serves there alone: gradients cannot pass through it.
         """
-        p = self.parameterization
         if self.training:
-            return p.operator(estimate=True)
-        now = p.defining()
-        if self._kept is None or not _same(self._kept[0], now):
+            return self.parameterization.operator()
+        now, inference = self.weights(), torch.is_inference_mode_enabled()
+        if self._kept is None or self._kept[1] != inference or not same(self._kept[0], now):
             with torch.no_grad():
-                self._kept = [tensor.clone() for tensor in now], p.operator(estimate=False)
-        return p.renew(self._kept[1], now)
+                own = now.detach().clone()
+                self._kept = own, inference, own.operator()
+        kept = self._kept[2]
+        if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in now.tensors().values()):
+            return kept
+        return kept.rebind(*now.operator().tensors)
 
     def _on_failure(self) -> OnFailure:
         return self.solver.on_failure or ("fallback" if self.training else "raise")
@@ -206,9 +212,3 @@ def _fits(shape: torch.Size, target: tuple[int, ...]) -> bool:
 
 def rows(b: Tensor) -> Tensor:
     return b.reshape(-1, b.shape[-1])
-
-
-def _same(kept: list[Tensor], now: list[Tensor]) -> bool:
-    return len(kept) == len(now) and all(
-        a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(kept, now, strict=True)
-    )

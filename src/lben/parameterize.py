@@ -48,16 +48,16 @@ class Form(nn.Module):
         """Wo z + by for rows z."""
 
     @abstractmethod
-    def operator(self, *, estimate: bool) -> Operator:
-        """The operator of W, with its history; `estimate` spares it the exact m and c for one training step."""
+    def operator(self) -> Operator:
+        """The operator of W for one training step, with its history, spared the exact m and c."""
 
-    @abstractmethod
-    def defining(self) -> list[Tensor]:
-        """The tensors that decide what the operator is."""
+    def refresh(self) -> None:
+        """Let hooks compute what they put in place of a parameter (`torch.nn.utils.prune`, the old `weight_norm`).
 
-    @abstractmethod
-    def renew(self, kept: Operator, defining: list[Tensor]) -> Operator:
-        """An operator that was made of equal tensors, with the history that these have."""
+        They wait for a call of this module, and a network reads the parts of W without one.
+        """
+        if self._forward_pre_hooks:
+            self()
 
     def check_groups(self, groups: Tensor | None) -> None:
         """Refuse an activation in whose blocks the metric cannot be relied on to be constant."""
@@ -95,16 +95,8 @@ class Parameterization(Form):
     def readout(self, z: Tensor) -> Tensor:
         return F.linear(z, self.Wo, self.by)
 
-    def operator(self, *, estimate: bool) -> Operator:
-        bound = self.monotonicity() if estimate else None
-        return DenseOperator(self.hidden_weight(), self.metric(), monotonicity_bound=bound)
-
-    def defining(self) -> list[Tensor]:
-        metric = self.metric()
-        return [self.hidden_weight()] if metric is None else [self.hidden_weight(), metric]
-
-    def renew(self, kept: Operator, defining: list[Tensor]) -> Operator:
-        return kept.rebind(defining[0])
+    def operator(self) -> Operator:
+        return DenseOperator(self.hidden_weight(), self.metric(), monotonicity_bound=self.monotonicity())
 
     def forward(self) -> Weights:
         return Weights(self.hidden_weight(), self.U, self.bz, self.Wo, self.by, self.metric(), self.gamma)
