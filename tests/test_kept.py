@@ -83,7 +83,7 @@ def test_a_pruned_network_uses_its_weights_as_they_are(kind: str, training: bool
     net = make(kind).train(training)
     net(inputs())
     for name in [name for name, _ in net.parameterization.named_parameters()]:
-        prune.random_unstructured(net.parameterization, name, amount=0.3)  # type: ignore[no-untyped-call]
+        prune.random_unstructured(net.parameterization, name, amount=0.3)
     for step in range(2):
         assert torch.allclose(net(inputs()), expected(net), atol=1e-8), step
         net(inputs()).sum().backward()  # a second time: the graph of the first is gone

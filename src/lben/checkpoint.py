@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lben.errors import InvalidFile
+from lben.errors import InvalidFile, InvalidInput
 from lben.files import read_tensors, write_bytes, write_tensors
 
 _FILE, _KIND = "checkpoint.safetensors", "lben-run"
@@ -42,7 +42,7 @@ def restore_checkpoint(
         raise InvalidFile(f"{file} belongs to a run with other options: use another folder, or do not resume.")
     try:
         net.load_state_dict({name[4:]: t for name, t in tensors.items() if name.startswith("net.")})
-    except RuntimeError as error:
+    except (RuntimeError, InvalidInput) as error:
         raise InvalidFile(f"{file} belongs to another network: {str(error).splitlines()[0]}") from error
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():

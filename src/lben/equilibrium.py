@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation, check_activation
 from lben.certify.certificate import Domain
 from lben.certify.lmi import certify, product_bound
 from lben.convweights import ConvWeights
+from lben.described import Described
 from lben.errors import BoundNotMet, InvalidInput
 from lben.implicit import Known, equilibrium
 from lben.normalize import Normalize
@@ -24,7 +26,7 @@ from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights, same
 
 
-class BaseNetwork(nn.Module, ABC):
+class BaseNetwork(Described, ABC):
     """A parameterization, an activation and a solver, with an optional `Normalize` in front.
 
     x has shape (..., in_features); extra leading dimensions are all batch. A bias given with x, of shape
@@ -49,7 +51,7 @@ class BaseNetwork(nn.Module, ABC):
         if normalize is not None and normalize.features not in (1, self.in_features):
             raise InvalidInput(
                 f"normalize has {normalize.features} values, but must have one, or one for each of {self.in_features} "
-                "features."
+                "features, or for images one a channel."
             )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -75,6 +77,12 @@ class BaseNetwork(nn.Module, ABC):
     def gamma(self) -> float | None:
         """The prescribed Lipschitz bound from network input to output; None if none was prescribed."""
         return self.parameterization.gamma
+
+    def describe(self) -> dict[str, Any]:
+        """The activation, but for functions of Python, which are not known by name."""
+        units = getattr(self.activation, "activations", (self.activation,))  # of a PerUnit, whose order counts
+        runs = [f"{len(list(run))} x {text}" for text, run in groupby(_name(one) for one in units)]
+        return {"activation": runs[0][4:] if len(units) == 1 else ", ".join(runs)}
 
     @property
     def activation(self) -> Activation:
@@ -201,6 +209,11 @@ class BaseNetwork(nn.Module, ABC):
 
     def _on_failure(self) -> OnFailure:
         return self.solver.on_failure or ("fallback" if self.training else "raise")
+
+
+def _name(activation: Activation) -> str:
+    text = repr(activation)
+    return type(activation).__name__ if " at 0x" in text else text
 
 
 def _fits(shape: torch.Size, target: tuple[int, ...]) -> bool:

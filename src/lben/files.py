@@ -50,6 +50,8 @@ def save(net: BaseNetwork, path: str | os.PathLike[str]) -> None:
     """Write a network to a file: to a temporary one first, so that no half of it is ever left."""
     if type(net) not in _NETWORKS.values():
         raise InvalidInput(f"lben.save writes {', '.join(_NETWORKS)}, not {type(net).__name__}.")
+    if net.normalize is not None:
+        net.normalize.validate()
     write_tensors(path, "lben", _describe(net), net.state_dict())
 
 
@@ -179,10 +181,13 @@ def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> Saved:
     else:
         shape: list[Any] = [tuple(size) if isinstance(size, list) else size for size in description["sizes"]]
         options: dict[str, Any] = {name: description[name] for name in _OPTIONS[cls]}
+        if "parameterization.epsilon" in tensors:
+            options["epsilon"] = tensors["parameterization.epsilon"].item()
         options |= {"activation": activation, "solver": solver, "normalize": normalize}
         net = cls(*shape, **options)
     net.to(getattr(torch, description["dtype"]))
-    net.load_state_dict(tensors)
+    own = {name: tensor for name, tensor in net.state_dict().items() if name.endswith("_extra_state")}
+    net.load_state_dict(own | tensors)  # older files have no such entries: all is in their description
     return net
 
 

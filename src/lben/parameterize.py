@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +15,14 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import refuse_blocks
+from lben.described import Described
 from lben.direct import direct_weight
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.operators import DenseOperator, Operator
 from lben.weights import Weights, check_constant
 
 
-class Form(nn.Module):
+class Form(Described):
     """Free variables that any optimizer may move, and what a network needs of the weights they stand for."""
 
     gamma: float | None = None
@@ -58,6 +60,9 @@ class Form(nn.Module):
         """
         if self._forward_pre_hooks:
             self()
+
+    def describe(self) -> dict[str, Any]:
+        return {"gamma": self.gamma}
 
     def check_groups(self, groups: Tensor | None) -> None:
         """Refuse an activation in whose blocks the metric cannot be relied on to be constant."""
@@ -190,6 +195,9 @@ class Monotone(Parameterization):
     def hidden_weight(self) -> Tensor:
         return direct_weight(self.V, self.N, None, self.U, self.Wo, None, self.epsilon)
 
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), **describe_epsilon(self.epsilon)}
+
     def check_groups(self, groups: Tensor | None) -> None:
         """The identity is constant on all blocks."""
 
@@ -309,6 +317,11 @@ class LipschitzBounded(WellPosed):
 
     def extra_repr(self) -> str:
         return f"gamma={self.gamma:.4g}, {super().extra_repr()}"
+
+
+def describe_epsilon(epsilon: Tensor) -> dict[str, Any]:
+    """epsilon as single precision has it, so that it is the same in either; nothing while it is on the meta device."""
+    return {} if epsilon.is_meta else {"epsilon": epsilon.float().item()}
 
 
 def uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:

@@ -51,7 +51,7 @@ class ConvSubject:
             units = weights.hidden_features
             refuse_blocks(check_activation(activation, units).groups(units))
         normalize = getattr(net, "normalize", None)
-        scale = None if normalize is None else float(normalize.std.min())
+        scale = None if normalize is None else normalize.scale
         weights = weights.detach().validate()
         own: dict[str, Any] = {
             name: tensor.to("cpu", torch.float64, copy=True) for name, tensor in weights.tensors().items()

@@ -47,7 +47,8 @@ class Equilibrium(Row):
         if self.kind == "UNC":
             return UnconstrainedEN.from_weights(start.weights(), normalize=normalize, solver=solver)
         net = LBEN(*sizes, gamma=self.gamma, normalize=normalize, solver=solver)
-        net.load_state_dict({**net.state_dict(), **start.state_dict()})  # all but d, which is zero
+        shared = dict(start.parameterization.named_parameters())  # all but d, which is zero
+        net.parameterization.load_state_dict(shared, strict=False)
         return net
 
 

@@ -52,7 +52,8 @@ class Convolutional(Row):
             return start
         sizes = (self.in_shape, self.hidden, 10)
         net = ConvLBEN(*sizes, gamma=self.gamma, epsilon=EPSILON, pool=POOL, solver=solver, normalize=normalize)
-        net.load_state_dict({**net.state_dict(), **start.state_dict()})  # all but d, which is zero
+        shared = dict(start.parameterization.named_parameters())  # all but d, which is zero
+        net.parameterization.load_state_dict(shared, strict=False)
         return net
 
     def train(self, net: BaseNetwork | FeedForward, data: ImageData, folder: Path, *, progress: bool) -> list[Epoch]:
