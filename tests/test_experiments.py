@@ -70,8 +70,8 @@ def test_convolutional_rows_are_the_papers_and_start_at_one_point() -> None:
     assert set(nets) == {"MON", "LBEN γ<∞", "LBEN γ=5", "LBEN γ=2", "LBEN γ=1"}
     for net in nets.values():
         assert net.hidden_features == 40 * 32 * 32
-        for name, tensor in nets["MON"].state_dict().items():
-            assert torch.equal(net.state_dict()[name], tensor)
+        for name, tensor in nets["MON"].named_parameters():
+            assert torch.equal(net.get_parameter(name), tensor)
     assert float(nets["MON"].state_dict()["parameterization.epsilon"]) == 5.0
 
 
