@@ -106,7 +106,8 @@ def test_blocks_that_are_not_positive_are_helped_by_the_low_rank(
     F = complex_form(grid.forward(below.contiguous()))
     for added, holds in ((1.0, True), (0.51, True), (0.49, False)):
         M = added * torch.eye(below.shape[1], dtype=torch.float64)
-        condition = Condition(D, F, M, torch.ones(2, 2, dtype=torch.float64), grid, 100)
+        terms = torch.ones(2, 2, dtype=torch.float64)
+        condition = Condition(D, F, M, terms, 2.0, 1e-14 * terms, grid)
         assert condition.margin() == pytest.approx(added - 0.5)
         assert (decide(condition) == "holds") == holds
         assert (decide(condition, at_least=0.4) == "holds") == (added > 0.9)

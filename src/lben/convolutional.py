@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from lben.errors import InvalidInput
 from lben.grid import correlate, transposed
 from lben.normalize import Normalize
 from lben.operators import Operator
-from lben.parameterize import Form, uniform
+from lben.parameterize import Form, describe_epsilon, uniform
 from lben.pixelwise import WITHOUT_RESOLVENT
 from lben.solvers.base import Solver, check_solver
 from lben.solvers.fista import FISTA
@@ -56,6 +57,11 @@ class ConvForm(Form):
     def out_features(self) -> int:
         return len(self.Wo)
 
+    def describe(self) -> dict[str, Any]:
+        g = self.geometry
+        sizes = {"in_shape": g.in_shape, "padding": g.padding, "pool": g.pool}
+        return {**super().describe(), **sizes, "metric": self.metric}
+
     def forward(self) -> ConvWeights:
         return ConvWeights(
             self.kernel(), self.U, self.bz, self.Wo, self.by, self.entries(), self.metric, self.geometry, self.gamma
@@ -79,18 +85,9 @@ class ConvForm(Form):
     def readout(self, z: Tensor) -> Tensor:
         return F.linear(z, self.geometry.spread(self.Wo), self.by)
 
-    def operator(self, *, estimate: bool) -> Operator:
+    def operator(self) -> Operator:
         weights: ConvWeights = self()
-        return weights.operator(monotonicity_bound=self.monotonicity() if estimate else None)
-
-    def defining(self) -> list[Tensor]:
-        return [tensor for tensor in (*self.parameters(), *self.buffers()) if tensor is not self.bz]
-
-    def renew(self, kept: Operator, defining: list[Tensor]) -> Operator:
-        """Nothing is made again where no gradient can be asked for."""
-        if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in defining):
-            return kept
-        return kept.rebind(*self.operator(estimate=False).tensors)
+        return weights.operator(monotonicity_bound=self.monotonicity())
 
 
 class ConvDirect(ConvForm):
@@ -116,6 +113,9 @@ class ConvDirect(ConvForm):
         self.N = uniform(channels, channels, kernel_size, kernel_size)
         if metric != "identity":
             self.d = nn.Parameter(torch.zeros((channels,) if metric == "channel" else geometry.shape))
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), **describe_epsilon(self.epsilon)}
 
     def kernel(self) -> Tensor:
         T = add_kernels(correlate(self.V, self.V), (self.N - transposed(self.N)) / 2)
@@ -176,6 +176,9 @@ class ConvNetwork(BaseNetwork):
     ) -> None:
         if solver is None and parameterization.metric == "pixel":
             solver = FISTA()
+        colours, high, wide = parameterization.geometry.in_shape
+        if isinstance(normalize, Normalize) and normalize.features == colours > 1:
+            normalize = normalize.repeated(high * wide)
         super().__init__(parameterization, activation, solver, normalize)
 
     @property

@@ -168,6 +168,10 @@ class ConvWeights:
         """The same numbers without their history."""
         return self._map(Tensor.detach)
 
+    def clone(self) -> ConvWeights:
+        """The same numbers in memory of their own."""
+        return self._map(Tensor.clone)
+
     def to(self, target: torch.dtype | torch.device | str) -> ConvWeights:
         """The same weights in another dtype or on another device."""
         return self._map(lambda tensor: tensor.to(target))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation, check_activation
 from lben.certify.certificate import Domain
 from lben.certify.lmi import certify, product_bound
 from lben.convweights import ConvWeights
+from lben.described import Described
 from lben.errors import BoundNotMet, InvalidInput
 from lben.implicit import Known, equilibrium
 from lben.normalize import Normalize
@@ -21,10 +23,10 @@ from lben.parameterize import Form
 from lben.solvers.base import OnFailure, Problem, Solution, Solver, check_solver
 from lben.solvers.loop import solve
 from lben.solvers.peaceman_rachford import PeacemanRachford
-from lben.weights import Weights
+from lben.weights import Weights, same
 
 
-class BaseNetwork(nn.Module, ABC):
+class BaseNetwork(Described, ABC):
     """A parameterization, an activation and a solver, with an optional `Normalize` in front.
 
     x has shape (..., in_features); extra leading dimensions are all batch. A bias given with x, of shape
@@ -43,13 +45,13 @@ class BaseNetwork(nn.Module, ABC):
         self.normalize = normalize
         self.activation = activation
         self.solver = PeacemanRachford() if solver is None else solver
-        self._kept: tuple[list[Tensor], Operator] | None = None
+        self._kept: tuple[Weights | ConvWeights, bool, Operator] | None = None
         if normalize is not None and not isinstance(normalize, Normalize):
             raise InvalidInput(f"normalize must be an lben.Normalize(mean, std), not {normalize!r}.")
         if normalize is not None and normalize.features not in (1, self.in_features):
             raise InvalidInput(
                 f"normalize has {normalize.features} values, but must have one, or one for each of {self.in_features} "
-                "features."
+                "features, or for images one a channel."
             )
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -75,6 +77,12 @@ class BaseNetwork(nn.Module, ABC):
     def gamma(self) -> float | None:
         """The prescribed Lipschitz bound from network input to output; None if none was prescribed."""
         return self.parameterization.gamma
+
+    def describe(self) -> dict[str, Any]:
+        """The activation, but for functions of Python, which are not known by name."""
+        units = getattr(self.activation, "activations", (self.activation,))  # of a PerUnit, whose order counts
+        runs = [f"{len(list(run))} x {text}" for text, run in groupby(_name(one) for one in units)]
+        return {"activation": runs[0][4:] if len(units) == 1 else ", ".join(runs)}
 
     @property
     def activation(self) -> Activation:
@@ -105,6 +113,7 @@ class BaseNetwork(nn.Module, ABC):
         if torch.is_autocast_enabled(x.device.type if isinstance(x, Tensor) else "cpu"):
             with torch.autocast(x.device.type, enabled=False):
                 return self.forward(x.to(self.parameterization.U.dtype), bias=bias)
+        self.parameterization.refresh()
         x = self._flat(x)
         z = self._equilibrium(x, bias)
         return self.parameterization.readout(z).reshape(*x.shape[:-1], self.out_features)
@@ -126,6 +135,7 @@ class BaseNetwork(nn.Module, ABC):
 
         `start` is a z or an earlier solution to start from; `keep_history` keeps the residuals of every iteration.
         """
+        self.parameterization.refresh()
         x = self._flat(x)
         b, operator, on_failure = self._bias(x, bias), self._operator(), self._on_failure()
         problem = Problem(operator, self.activation, b.detach())
@@ -180,21 +190,30 @@ class BaseNetwork(nn.Module, ABC):
         return b
 
     def _operator(self) -> Operator:
-        """The operator of W; in evaluation it is kept, with its factors, until a free variable changes.
+        """The operator of W; in evaluation it is kept, with its factors, until what decides W changes.
 
-        Values are compared, not version counters, since those miss changes through `.data`.
+        Values are compared, not version counters, since those miss changes through `.data`. What was made in inference
+        mode serves there alone: gradients cannot pass through it.
         """
-        p = self.parameterization
         if self.training:
-            return p.operator(estimate=True)
-        now = p.defining()
-        if self._kept is None or not _same(self._kept[0], now):
+            return self.parameterization.operator()
+        now, inference = self.weights(), torch.is_inference_mode_enabled()
+        if self._kept is None or self._kept[1] != inference or not same(self._kept[0], now):
             with torch.no_grad():
-                self._kept = [tensor.clone() for tensor in now], p.operator(estimate=False)
-        return p.renew(self._kept[1], now)
+                own = now.detach().clone()
+                self._kept = own, inference, own.operator()
+        kept = self._kept[2]
+        if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in now.tensors().values()):
+            return kept
+        return kept.rebind(*now.operator().tensors)
 
     def _on_failure(self) -> OnFailure:
         return self.solver.on_failure or ("fallback" if self.training else "raise")
+
+
+def _name(activation: Activation) -> str:
+    text = repr(activation)
+    return type(activation).__name__ if " at 0x" in text else text
 
 
 def _fits(shape: torch.Size, target: tuple[int, ...]) -> bool:
@@ -206,9 +225,3 @@ def _fits(shape: torch.Size, target: tuple[int, ...]) -> bool:
 
 def rows(b: Tensor) -> Tensor:
     return b.reshape(-1, b.shape[-1])
-
-
-def _same(kept: list[Tensor], now: list[Tensor]) -> bool:
-    return len(kept) == len(now) and all(
-        a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(kept, now, strict=True)
-    )

@@ -41,6 +41,7 @@ class EquilibriumNetwork(BaseNetwork):
 
     def drive(self, x: Tensor) -> Tensor:
         """U x + bz, what the input adds to the pre-activations, of shape (..., hidden_features)."""
+        self.parameterization.refresh()
         return self.parameterization.inject(self._scaled(x))
 
     def extra_repr(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from lben.errors import InvalidInput
 
 
 class Normalize(nn.Module):
-    """x -> (x - mean)/std, with one mean and std for all features or one for each.
+    """x -> (x - mean)/std, with one mean and std for all features, or one for each; for images also one a channel.
 
     It multiplies a Lipschitz bound by `gain` = 1/min(std): the bound from pixels is that from its output times this.
     """
@@ -27,8 +28,12 @@ class Normalize(nn.Module):
         sizes = (self.mean.numel(), self.std.numel())
         if min(sizes) > 1 and sizes[0] != sizes[1]:
             raise InvalidInput(f"mean has {sizes[0]} entries and std {sizes[1]}: they must be as many, or one.")
-        if not bool((self.std > 0).all()):
-            raise InvalidInput(f"std must be above 0 in every entry, but its smallest is {float(self.std.min()):.6g}.")
+        self.validate()
+
+    def validate(self) -> Normalize:
+        """This stage, if its numbers are finite and every std is above 0: they may have been set since it was made."""
+        _check(self.mean, self.std)
+        return self
 
     @property
     def features(self) -> int:
@@ -36,9 +41,25 @@ class Normalize(nn.Module):
         return max(self.mean.numel(), self.std.numel())
 
     @property
+    def scale(self) -> float:
+        """The smallest std: a bound at the output of this stage, divided by it, is one for pixels."""
+        return float(self.validate().std.min())
+
+    @property
     def gain(self) -> float:
         """The Lipschitz constant of this stage."""
-        return 1 / float(self.std.min())
+        return 1 / self.scale
+
+    def repeated(self, times: int) -> Normalize:
+        """The same for features that come in runs of this length, as the pixels of a channel do."""
+        made = Normalize(0.0, 1.0).to(self.std)
+        for name in ("mean", "std"):
+            setattr(made, name, getattr(self, name).expand(self.features).repeat_interleave(times))
+        return made
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        _check(state_dict.get(f"{prefix}mean", self.mean), state_dict.get(f"{prefix}std", self.std))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean) / self.std
@@ -49,6 +70,13 @@ class Normalize(nn.Module):
         return f"mean={float(self.mean):.4g}, std={float(self.std):.4g}"
 
 
+def _check(mean: Tensor, std: Tensor) -> None:
+    for name, tensor in (("mean", mean), ("std", std)):
+        checks.finite(name, checks.floating(name, tensor))
+    if not bool((std > 0).all()):
+        raise InvalidInput(f"std must be above 0 in every entry, but its smallest is {float(std.min()):.6g}.")
+
+
 def _statistic(name: str, value: float | Sequence[float] | Tensor) -> Tensor:
     try:
         tensor = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone().reshape(-1)
@@ -56,4 +84,4 @@ def _statistic(name: str, value: float | Sequence[float] | Tensor) -> Tensor:
         raise InvalidInput(f"{name} must be a number or one number a feature, not {value!r}.") from error
     if tensor.numel() == 0:
         raise InvalidInput(f"{name} must be a number or one number a feature, but it is empty.")
-    return checks.finite(name, tensor)
+    return tensor

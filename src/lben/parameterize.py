@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +15,14 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations import refuse_blocks
+from lben.described import Described
 from lben.direct import direct_weight
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.operators import DenseOperator, Operator
 from lben.weights import Weights, check_constant
 
 
-class Form(nn.Module):
+class Form(Described):
     """Free variables that any optimizer may move, and what a network needs of the weights they stand for."""
 
     gamma: float | None = None
@@ -48,16 +50,19 @@ class Form(nn.Module):
         """Wo z + by for rows z."""
 
     @abstractmethod
-    def operator(self, *, estimate: bool) -> Operator:
-        """The operator of W, with its history; `estimate` spares it the exact m and c for one training step."""
+    def operator(self) -> Operator:
+        """The operator of W for one training step, with its history, spared the exact m and c."""
 
-    @abstractmethod
-    def defining(self) -> list[Tensor]:
-        """The tensors that decide what the operator is."""
+    def refresh(self) -> None:
+        """Let hooks compute what they put in place of a parameter (`torch.nn.utils.prune`, the old `weight_norm`).
 
-    @abstractmethod
-    def renew(self, kept: Operator, defining: list[Tensor]) -> Operator:
-        """An operator that was made of equal tensors, with the history that these have."""
+        They wait for a call of this module, and a network reads the parts of W without one.
+        """
+        if self._forward_pre_hooks:
+            self()
+
+    def describe(self) -> dict[str, Any]:
+        return {"gamma": self.gamma}
 
     def check_groups(self, groups: Tensor | None) -> None:
         """Refuse an activation in whose blocks the metric cannot be relied on to be constant."""
@@ -95,16 +100,8 @@ class Parameterization(Form):
     def readout(self, z: Tensor) -> Tensor:
         return F.linear(z, self.Wo, self.by)
 
-    def operator(self, *, estimate: bool) -> Operator:
-        bound = self.monotonicity() if estimate else None
-        return DenseOperator(self.hidden_weight(), self.metric(), monotonicity_bound=bound)
-
-    def defining(self) -> list[Tensor]:
-        metric = self.metric()
-        return [self.hidden_weight()] if metric is None else [self.hidden_weight(), metric]
-
-    def renew(self, kept: Operator, defining: list[Tensor]) -> Operator:
-        return kept.rebind(defining[0])
+    def operator(self) -> Operator:
+        return DenseOperator(self.hidden_weight(), self.metric(), monotonicity_bound=self.monotonicity())
 
     def forward(self) -> Weights:
         return Weights(self.hidden_weight(), self.U, self.bz, self.Wo, self.by, self.metric(), self.gamma)
@@ -197,6 +194,9 @@ class Monotone(Parameterization):
 
     def hidden_weight(self) -> Tensor:
         return direct_weight(self.V, self.N, None, self.U, self.Wo, None, self.epsilon)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), **describe_epsilon(self.epsilon)}
 
     def check_groups(self, groups: Tensor | None) -> None:
         """The identity is constant on all blocks."""
@@ -317,6 +317,11 @@ class LipschitzBounded(WellPosed):
 
     def extra_repr(self) -> str:
         return f"gamma={self.gamma:.4g}, {super().extra_repr()}"
+
+
+def describe_epsilon(epsilon: Tensor) -> dict[str, Any]:
+    """epsilon as single precision has it, so that it is the same in either; nothing while it is on the meta device."""
+    return {} if epsilon.is_meta else {"epsilon": epsilon.float().item()}
 
 
 def uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -65,6 +65,10 @@ class Weights:
         """The same numbers without their history."""
         return self._map(Tensor.detach)
 
+    def clone(self) -> Weights:
+        """The same numbers in memory of their own."""
+        return self._map(Tensor.clone)
+
     def to(self, target: torch.dtype | torch.device | str) -> Weights:
         """The same weights in another dtype or on another device."""
         return self._map(lambda tensor: tensor.to(target))
@@ -101,6 +105,19 @@ class Weights:
             scaled = lam[:, None] * self.U
             matrix = matrix - (self.Wo.T @ self.Wo + scaled @ scaled.T) / gamma
         return matrix
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two records of weights, or records that hold some, agree by value in every field but the biases.
+
+    This is what decides W and every bound, so that what was computed of one serves for the other.
+    """
+    if is_dataclass(one):
+        compared = [f.name for f in fields(one) if f.name not in ("bz", "by")]
+        return type(one) is type(other) and all(same(getattr(one, name), getattr(other, name)) for name in compared)
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
+    return type(one) is type(other) and bool(one == other)
 
 
 def check_constant(lam: Tensor, groups: Tensor | None) -> Tensor:

@@ -122,7 +122,7 @@ class Subject:
                 )
             weights = given
             activation = net.activation
-            scale = None if net.normalize is None else float(net.normalize.std.min())
+            scale = None if net.normalize is None else net.normalize.scale
         weights = weights.detach().validate()
         own: dict[str, Any] = {  # a copy, for the tensors of a network change under its name
             name: tensor.to("cpu", torch.float64, copy=True) for name, tensor in weights.tensors().items()

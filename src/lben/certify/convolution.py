@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lben.activations import Activation, check_activation, refuse_blocks
-from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, Verdict, domain_scale
+from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, domain_scale
 from lben.certify.verified import decide
 from lben.convweights import ConvWeights
 from lben.errors import InvalidInput, NotWellPosed
@@ -23,6 +24,8 @@ from lben.spectrum import lowest_eigenvalue, quadratic_factors
 from lben.weights import Weights
 
 _UNIT = torch.finfo(torch.float64).eps
+_TINY = torch.finfo(torch.float64).tiny  # what an underflow may take, at most
+_FAINT = 1e-140
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +54,7 @@ class ConvSubject:
             units = weights.hidden_features
             refuse_blocks(check_activation(activation, units).groups(units))
         normalize = getattr(net, "normalize", None)
-        scale = None if normalize is None else float(normalize.std.min())
+        scale = None if normalize is None else normalize.scale
         weights = weights.detach().validate()
         own: dict[str, Any] = {
             name: tensor.to("cpu", torch.float64, copy=True) for name, tensor in weights.tensors().items()
@@ -74,15 +77,17 @@ class Condition:
     """The matrix that must be positive definite: D + F M F'.
 
     Shapes: D (frequencies, C, C), F (frequencies, C, r) complex, M (r, r). `terms` has D's entries with every term of
-    every sum in absolute value, shape (C, C).
+    every sum in absolute value, shape (C, C), and `middle` bounds the norm of M with its terms so. `lost` bounds what
+    rounding, underflow included, has changed in D's entries.
     """
 
     D: Tensor
     F: Tensor
     M: Tensor
     terms: Tensor
+    middle: float
+    lost: Tensor
     grid: Grid
-    longest: int
 
     @staticmethod
     def of(subject: ConvSubject, entries: Tensor, gamma: float | None) -> Condition:
@@ -95,26 +100,36 @@ class Condition:
         ratio = mine / own
         both = torch.outer(mine, own)
         D = ratio[:, None] * T
-        D = D + D.mH + (w.rho * (both + both.T) - share * torch.outer(mine, mine)) * G
+        weight, square = w.rho * (both + both.T), share * torch.outer(mine, mine)
+        D = D + D.mH + (weight - square) * G
         sums, into = w.T.abs().sum(dim=(2, 3)), w.U.abs().sum(dim=(2, 3))
-        half = ratio[:, None] * sums
-        terms = half + half.T + (w.rho * (both + both.T) + share * torch.outer(mine, mine)) * (into @ into.T)
-        F, M = Condition._low_rank(subject, grid, ratio, share)
+        half, reach = ratio[:, None] * sums, into @ into.T
+        terms = half + half.T + (weight + square) * reach
         longest = 2 * (w.T[0, 0].numel() + 2 * w.U[0, 0].numel() + w.U.shape[1]) + 128
-        return Condition(D, F, M, terms, grid, longest)
+        # a factor that underflows is off by _TINY, and what multiplies it is among these
+        under = 1 + ratio.max() + sums + sums.T + weight + square + (1 + w.rho + share) * reach
+        lost = longest * (_UNIT * terms + _TINY * under)
+        F, M, middle = Condition._low_rank(subject, grid, ratio, share)
+        return Condition(D, F, M, terms, middle, lost, grid)
 
     @staticmethod
-    def _low_rank(subject: ConvSubject, grid: Grid, ratio: Tensor, share: float) -> tuple[Tensor, Tensor]:
-        """rho (E Wo'Wo + Wo'Wo E) - share O'O, with E = `ratio` the metric relative to that in W, and O = mix Wo."""
+    def _low_rank(subject: ConvSubject, grid: Grid, ratio: Tensor, share: float) -> tuple[Tensor, Tensor, float]:
+        """rho (E Wo'Wo + Wo'Wo E) - share O'O, with E = `ratio` the metric relative to that in W, and O = mix Wo.
+
+        E is divided by its largest entry, by which M is multiplied, so that neither factor is larger than it must be.
+        """
         w, mix = subject.weights, subject.mix
         p = w.out_features
         out = complex_form(grid.forward(w.output.T.contiguous()))
         N, eye = mix.T @ mix, torch.eye(p, dtype=torch.float64)
+        most = float(ratio.max())
+        middle = math.sqrt(p) * (2 * w.rho * most + share * float(torch.linalg.matrix_norm(mix)) ** 2)
         if bool((ratio == ratio[0]).all()) or w.rho == 0:
-            M = 2 * w.rho * float(ratio[0]) * eye - share * N
-            return (out, M) if bool((M != 0).any()) else (out[:, :, :0], M[:0, :0])
-        M = torch.cat([torch.cat([0 * eye, w.rho * eye], 1), torch.cat([w.rho * eye, -share * N], 1)])
-        return torch.cat([ratio[:, None] * out, out], dim=-1), M
+            M = 2 * w.rho * most * eye - share * N
+            return (out, M, middle) if bool((M != 0).any()) else (out[:, :, :0], M[:0, :0], middle)
+        side = w.rho * most * eye
+        M = torch.cat([torch.cat([0 * eye, side], 1), torch.cat([side, -share * N], 1)])
+        return torch.cat([(ratio / most)[:, None] * out, out], dim=-1), M, middle
 
     def factors(self) -> tuple[Tensor, Tensor]:
         """F J F' with J = diag(+-1) in place of F M F'."""
@@ -124,22 +139,31 @@ class Condition:
         """The smallest eigenvalue."""
         return lowest_eigenvalue(self.D, *self.factors(), self.grid.multiplicity)
 
-    def block_error(self) -> float:
-        """A bound on what rounding has changed in D, as a norm: entries are sums of known length."""
-        return self.longest * _UNIT * float(torch.linalg.matrix_norm(self.terms))
+    def scaled(self) -> tuple[Condition, Tensor]:
+        """S (D + F M F') S, and the diagonal S of powers of two, one a channel, that gives D a diagonal near one.
 
-    def column_error(self) -> float:
-        """A bound on the relative error of F, from the two products with the matrices of the transform."""
+        It changes no verdict and, being exact, loses nothing: a metric may spread over many decades.
+        """
+        halves = [-round(math.log2(term) / 2) for term in self.terms.diagonal().tolist()]
+        S = torch.tensor([math.ldexp(1.0, half) for half in halves], dtype=torch.float64)
+        grown = [S[:, None] * part * S for part in (self.D, self.terms, self.lost)]
+        return replace(self, D=grown[0], F=S[:, None] * self.F, terms=grown[1], lost=grown[2]), S
+
+    def error(self) -> float:
+        """A bound on the norm of all that rounding has changed in D + F M F', where D is near one (see `scaled`).
+
+        F comes of two products with the matrices of the transform, and its factors with J in place of M of a few more;
+        what underflow takes from F and M is far below the last term.
+        """
         h, w = self.grid.height, self.grid.width
-        return _UNIT * (2 * (h + 8) * math.sqrt(h) + 2 * (2 * w + 8) * math.sqrt(2 * w))
+        transform = 2 * (h + 8) * math.sqrt(h) + 2 * (2 * w + 8) * math.sqrt(2 * w)
+        columns = float(torch.linalg.vector_norm(self.F)) ** 2 * self.middle
+        low_rank = _UNIT * 4 * (transform + 64 * len(self.M) + 8) * columns
+        return float(torch.linalg.matrix_norm(self.lost)) + low_rank + _FAINT
 
     def rounding(self) -> float:
-        """A bound on the error of `margin`, but for what the eigenvalue routine itself loses, which is estimated."""
-        size = float(torch.linalg.matrix_norm(self.terms))
-        low_rank = 0.0
-        if self.M.numel():
-            low_rank = float(torch.linalg.vector_norm(self.F)) ** 2 * float(torch.linalg.matrix_norm(self.M))
-        return self.block_error() + 16 * len(self.terms) * _UNIT * size + 4 * self.column_error() * low_rank
+        """About the error of `margin`: what it is made of is bounded, what the eigenvalue routine loses estimated."""
+        return self.error() + 16 * len(self.terms) * _UNIT * float(torch.linalg.matrix_norm(self.terms))
 
 
 def certify_convolution(
@@ -148,7 +172,7 @@ def certify_convolution(
     """`certify` for a convolutional network: gamma in `domain`, lam of shape (n,), constant on every channel."""
     scale, own = subject.scale_of(domain), subject.weights.gamma
     if gamma is None and own is not None:
-        gamma = own / scale
+        gamma = _in_domain(own, scale)
     subject = subject.with_metric()
     if subject.weights.metric == "pixel":
         if lam is not None:
@@ -156,6 +180,12 @@ def certify_convolution(
         return _check_pixelwise(subject, gamma, rigorous=rigorous, domain=domain)
     entries = subject.weights.metric_entries() if lam is None else channel_entries(subject.weights, lam)
     return check_convolution(subject, entries, gamma, rigorous=rigorous, domain=domain)
+
+
+def _in_domain(own: float, scale: float) -> float:
+    """own/scale, rounded up: no smaller one is proved."""
+    gamma = own / scale
+    return gamma if Fraction(gamma) * Fraction(scale) >= Fraction(own) else math.nextafter(gamma, math.inf)
 
 
 def channel_entries(weights: ConvWeights, lam: Tensor) -> Tensor:
@@ -179,20 +209,14 @@ def check_convolution(
         raise InvalidInput("The matrix of the condition overflows: the weights or lam are too large.")
     margin = condition.margin()
     lam = entries.repeat(subject.weights.geometry.pixels)
-    if rigorous:
-        verdict = decide(condition)
-        method = "Cholesky factors of frequency blocks, with a bound of every rounding error"
-    else:
-        verdict = _judge(margin, condition.rounding())
-        method = "frequency blocks in double precision"
+    verdict = decide(condition)
+    if not rigorous and verdict == "undecided" and margin < -condition.rounding():
+        verdict = "fails"
+    method = "Cholesky factors of frequency blocks, with a bound of every rounding error"
     if gamma is not None and subject.weights.geometry.padding:
         verdict = "undecided" if verdict == "fails" else verdict
         method += "; the zeros around the image count as inputs, which can only lower the margin"
     return Certificate(verdict, gamma, margin, lam, domain, method, rigorous)
-
-
-def _judge(margin: float, rounding: float) -> Verdict:
-    return "holds" if margin > rounding else "fails" if margin < -rounding else "undecided"
 
 
 def _check_pixelwise(subject: ConvSubject, gamma: float | None, *, rigorous: bool, domain: Domain) -> Certificate:
@@ -201,25 +225,30 @@ def _check_pixelwise(subject: ConvSubject, gamma: float | None, *, rigorous: boo
     At the network's own gamma it vanishes and the margin is exact; `method` states how much is given away elsewhere.
     """
     w = subject.weights
-    at_input = None if gamma is None else gamma * subject.scale_of(domain)
     convolution = replace(w, entries=torch.ones_like(w.bz), metric="identity", gamma=None)
     blocks = Condition.of(replace(subject, weights=convolution), torch.ones_like(w.bz), None)
     lam = w.metric_diagonal()
-    share = (0.0 if w.gamma is None else 1 / w.gamma) - (0.0 if at_input is None else 1 / at_input)
-    if abs(share) <= 4 * _UNIT * (2 * w.rho):  # gamma went through another unit and came back
-        share = 0.0
-    out = float(torch.linalg.eigvalsh(w.output @ w.output.T)[-1])
-    norm = out + float(lam.max()) ** 2 * float(torch.linalg.matrix_norm(w.symbols()[1], 2).max()) ** 2
-    slack = abs(share) * norm * (1 + 1e-9)
-    margin = blocks.margin() - (slack if share < 0 else 0.0)
-    rounding = blocks.rounding() + 1e-12 * slack
-    verdict: Verdict = "holds" if margin > rounding else "undecided"
-    if rigorous and verdict == "holds":
-        verdict = decide(blocks, at_least=slack if share < 0 else 0.0)
-    elif verdict == "undecided" and share == 0:
-        verdict = decide(blocks) if rigorous else _judge(margin, rounding)
+    share = Fraction(0) if w.gamma is None else 1 / Fraction(w.gamma)
+    if gamma is not None:
+        share -= 1 / (Fraction(gamma) * Fraction(subject.scale_of(domain)))
+    slack = float(abs(share)) * _input_output_norm(w, lam) * (1 + 1e-9)
+    taken = slack if share < 0 else 0.0
+    margin = blocks.margin() - taken
+    verdict = decide(blocks, at_least=taken)
+    if share != 0 and verdict == "fails":
+        verdict = "undecided"
+    elif share == 0 and not rigorous and verdict == "undecided" and margin < -blocks.rounding():
+        verdict = "fails"
     method = f"frequency blocks; the margin is a lower bound, at most {slack:.3g} below the smallest eigenvalue"
     return Certificate(verdict, gamma, margin, lam, domain, method, rigorous)
+
+
+def _input_output_norm(w: ConvWeights, lam: Tensor) -> float:
+    """A bound on |Wo'Wo + Lam U U' Lam|, from above but for the last billionth."""
+    out = float(torch.linalg.eigvalsh(w.output @ w.output.T)[-1])
+    lost = 16 * (w.U[0].numel() + 8) * _UNIT * float(torch.linalg.matrix_norm(w.U.abs().sum(dim=(2, 3))))
+    into = float(lam.max()) * (float(torch.linalg.matrix_norm(w.symbols()[1], 2).max()) + lost)
+    return out + into**2 + _FAINT
 
 
 def convolution_product_bound(subject: ConvSubject) -> float:

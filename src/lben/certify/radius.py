@@ -22,7 +22,7 @@ from lben.convweights import ConvWeights
 from lben.errors import InvalidInput
 from lben.progress import track
 from lben.solvers.base import Solver, check_solver
-from lben.weights import Weights
+from lben.weights import Weights, same
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,25 +200,10 @@ def _kept_bounds(net: Certifiable | Weights | ConvWeights, subject: Subject | Co
     if isinstance(net, Weights | ConvWeights):
         return _pairwise_bounds(subject, progress)
     kept: tuple[Subject | ConvSubject, Tensor] | None = getattr(net, "kept_bounds", None)
-    if kept is None or not _same(kept[0], subject):
+    if kept is None or not same(kept[0], subject):
         kept = subject, _pairwise_bounds(subject, progress)
         setattr(net, "kept_bounds", kept)  # noqa: B010 (a note on the network, which need not know of it)
     return kept[1]
-
-
-def _same(one: Subject | ConvSubject, other: Subject | ConvSubject) -> bool:
-    a, b = (_known_to_bounds(subject) for subject in (one, other))
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def _known_to_bounds(subject: Subject | ConvSubject) -> dict[str, Tensor]:
-    """The tensors that bounds depend on: all but the biases."""
-    tensors = {name: tensor for name, tensor in subject.weights.tensors().items() if name not in ("bz", "by")}
-    if isinstance(subject, Subject):
-        tensors["linear"] = subject.linear
-        if subject.groups is not None:
-            tensors["groups"] = subject.groups
-    return tensors
 
 
 def _pairwise_bounds(subject: Subject | ConvSubject, progress: bool) -> Tensor:

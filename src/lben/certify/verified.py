@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lben.certify.convolution import Condition
 
 _UNIT = torch.finfo(torch.float64).eps
+_FAINT = 1e-140  # far above all that underflow can take from numbers near one
 _LOW = 1e-6  # of the largest eigenvalue of all blocks; what lies below is lifted
 _MOST_LIFTED = 64
 
@@ -32,19 +33,25 @@ def decide(condition: Condition, *, at_least: float = 0.0) -> Verdict:
     H = D + P P'. For any Y, R' H^-1 R = R'Y + Y'r + r' H^-1 r with r = R - H Y, and the last is at most |r|^2/floor.
     Where D alone is not positive definite, it is lifted by some u u', which are subtracted again among R R'.
     """
+    if not bool((condition.terms.diagonal() > 0).all()):
+        return "undecided"  # a zero on the diagonal: at best it is singular
+    condition, S = condition.scaled()
+    lost = condition.error()
     columns, J = condition.factors()
-    real = torch.cat([columns.real, columns.imag], dim=1)
-    # what D and F may be off by, and M's factors, which are rounded a few times more
-    size = float(torch.linalg.vector_norm(real)) ** 2
-    lost = condition.block_error() + 4 * (condition.column_error() + 64 * len(J) * _UNIT) * size
-    D, real = _independent(condition, real)
-    identity = torch.eye(D.shape[-1], dtype=D.dtype)
-    shifted, added = _lift(D - (at_least + lost) * (1 + 4 * _UNIT) * identity)
+    D, real = _independent(condition, torch.cat([columns.real, columns.imag], dim=1))
+    taken = at_least * S.repeat(2).square() * (1 + 4 * _UNIT)
+    if not (math.isfinite(lost) and all(bool(torch.isfinite(part).all()) for part in (D, real, taken))):
+        return "undecided"
+    shifted, added = _lift(D - torch.diag(taken + lost + 8 * _UNIT * (float(D.abs().max()) + taken)))
     P, R = real[:, :, J > 0], torch.cat([real[:, :, J < 0], added], dim=-1)
     floor = _floor(shifted)
     if floor > 0 and (R.shape[-1] == 0 or _schur_holds(shifted, P, R, floor)):
         return "holds"
-    return "fails" if len(J) == 0 and _refuted(D, at_least, lost) else "undecided"
+    return (
+        "fails"
+        if len(J) == 0 and _refuted(D - torch.diag(taken), lost + 8 * _UNIT * float(taken.max()))
+        else "undecided"
+    )
 
 
 def _independent(condition: Condition, columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -68,14 +75,15 @@ def _lift(D: Tensor) -> tuple[Tensor, Tensor]:
 
     From D a bound on the rounding of this sum is subtracted. Without such eigenvalues, or with too many, D stays.
     """
-    values, vectors = torch.linalg.eigh(D)
+    values = torch.linalg.eigvalsh(D)
     top = float(values.max())
     low = (values < _LOW * top).nonzero()
-    added = D.new_zeros(*D.shape[:2], len(low) if len(low) <= _MOST_LIFTED else 0)
-    if added.shape[-1] == 0:
-        return D, added
+    if not (top > 0 and 0 < len(low) <= _MOST_LIFTED):
+        return D, D.new_zeros(*D.shape[:2], 0)
+    values, vectors = torch.linalg.eigh(D)
+    added = D.new_zeros(*D.shape[:2], len(low))
     for column, (block, place) in enumerate(low.tolist()):
-        added[block, :, column] = math.sqrt(top - float(values[block, place])) * vectors[block, :, place]
+        added[block, :, column] = math.sqrt(max(top - float(values[block, place]), 0.0)) * vectors[block, :, place]
     sums = added @ added.mT
     spare = 4 * (len(low) + 2) * _UNIT * float(torch.linalg.matrix_norm(D.abs() + added.abs() @ added.abs().mT).max())
     return D + sums - spare * torch.eye(D.shape[-1], dtype=D.dtype), added
@@ -85,7 +93,7 @@ def _floor(D: Tensor) -> float:
     """A proved lower bound of the smallest eigenvalue of all blocks; 0 if none above 0 is proved."""
     size = D.shape[-1]
     trace = float(D.diagonal(dim1=1, dim2=2).abs().sum(dim=1).max())
-    needed = 2 * (size + 2) * _UNIT * trace
+    needed = 2 * (size + 2) * _UNIT * trace + _FAINT
     guess = float(torch.linalg.eigvalsh(D)[:, 0].min())
     for share in (0.5, 1e-2, 0.0):
         shift = share * guess + needed
@@ -110,22 +118,21 @@ def _schur_holds(D: Tensor, P: Tensor, R: Tensor, floor: float) -> bool:
     rest_norm = norm[3] + 2 * count * _UNIT * sizes
     product = _product(R, Y)
     wrong = norm[0] * rest_norm + 2 * count * _UNIT * norm[2] * norm[0]
-    if floor > 1e-300:
-        wrong += rest_norm**2 / floor
-    else:
+    if not floor > _FAINT:
         return False
+    wrong += rest_norm**2 / floor
     matrix = torch.eye(R.shape[-1], dtype=D.dtype) - (product + product.T) / 2
     return _floor((matrix - 1.01 * wrong * torch.eye(len(matrix), dtype=D.dtype))[None]) > 0
 
 
-def _refuted(D: Tensor, at_least: float, lost: float) -> bool:
-    """Whether a vector shows an eigenvalue below `at_least`, beyond every error of its quotient."""
+def _refuted(D: Tensor, lost: float) -> bool:
+    """Whether a vector shows an eigenvalue below zero, beyond every error of its quotient."""
     values, vectors = torch.linalg.eigh(D)
     worst = int(values[:, 0].argmin())
     v = vectors[worst, :, 0]
     quotient = float(v @ (D[worst] @ v))
     error = 4 * len(v) * _UNIT * float(torch.linalg.matrix_norm(D[worst])) + lost
-    return quotient + 2 * error < at_least
+    return quotient + 2 * error < 0
 
 
 def _product(L: Tensor, R: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ the test holds, and Lam^(1/2) X^-1 Lam^(1/2) is the metric P.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -52,6 +54,9 @@ class Contracting(Parameterization):
         self.register_buffer("kappa", torch.tensor((1 - self.rate) * (1 - _ROOM)))
         self.C = uniform(hidden_features, hidden_features)
         self.d = nn.Parameter(torch.zeros(hidden_features))
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "rate": self.rate}
 
     def hidden_weight(self) -> Tensor:
         root = torch.exp(self.d / 2)
