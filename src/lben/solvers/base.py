@@ -13,6 +13,7 @@ from torch import Tensor
 from lben import checks
 from lben.activations import Activation
 from lben.errors import InvalidInput
+from lben.norms import row_norm, row_ratio
 from lben.operators import Operator
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from lben.weights import Weights
 
 OnFailure = Literal["raise", "warn", "fallback"]
+_SQUARES = 1e5  # a norm of so many roots of the smallest number keeps its digits, for up to a million entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,27 +174,35 @@ class Yardstick:
 
     def __init__(self, b: Tensor) -> None:
         self.b = b
+        self.given: Tensor | None = None
 
     def residual(self, defect: Tensor, z: Tensor) -> Tensor:
         """The residual of each row."""
-        size = torch.linalg.vector_norm(z, dim=-1)
-        given = torch.linalg.vector_norm(self.b, dim=-1)
+        return self._choose(row_norm(z), row_norm(defect), row_ratio(defect, z))
+
+    def _choose(self, size: Tensor, length: Tensor, ratio: Tensor) -> Tensor:
+        """|defect|/|z|, or the other where z is zero to rounding."""
+        if self.given is None:
+            self.given = row_norm(self.b)
         limits = torch.finfo(size.dtype)
-        scale = torch.where(size > 64 * limits.eps * given, size, given.clamp(limits.tiny, 1))
-        size_of_defect: Tensor = torch.linalg.vector_norm(defect, dim=-1)
-        return size_of_defect / scale
+        absolute = length / self.given.clamp(limits.tiny, 1)
+        return torch.where(size > 64 * limits.eps * self.given, ratio, absolute)
 
     def measure(self, defect: Tensor, z: Tensor, tolerance: float) -> tuple[Tensor, float, bool]:
         """All residuals, the largest finite one, and whether some sample has overflowed.
 
-        A sample that has overflowed is lost and does not keep the others waiting.
+        A sample that has overflowed is lost and does not keep the others waiting. Norms are the plain ones, which cost
+        a third, unless one is so small or so large that squares may have been lost from it.
         """
-        ratio = torch.linalg.vector_norm(defect, dim=-1) / torch.linalg.vector_norm(z, dim=-1)
+        size, length = torch.linalg.vector_norm(z, dim=-1), torch.linalg.vector_norm(defect, dim=-1)
+        ratio = length / size
         if ratio.numel() == 0:
             return ratio, 0.0, False
-        worst = float(ratio.max())
-        if worst <= tolerance:  # then no z is zero, and the plain ratio is the residual
+        worst, low, high = torch.stack([ratio.max(), *size.aminmax()]).tolist()
+        floor = _SQUARES * math.sqrt(torch.finfo(size.dtype).tiny) / tolerance
+        plain = low >= floor and high < math.inf and worst < math.inf
+        if plain and worst <= tolerance:  # then no z is zero, and the plain ratio is the residual
             return ratio, worst, False
-        residual = self.residual(defect, z)
+        residual = self._choose(size, length, ratio) if plain else self.residual(defect, z)
         finite = residual[torch.isfinite(residual)]
         return residual, float(finite.max()) if finite.numel() else 0.0, finite.numel() < residual.numel()
