@@ -17,6 +17,7 @@ from lben.activations import (
 from lben.attacks import Attack, AttackMethod, Lengths, attack
 from lben.certify.certificate import Certificate
 from lben.certify.contraction import Contraction, FrequencyTest, contraction, frequency_test
+from lben.certify.enclose import Enclosure, enclose
 from lben.certify.gain import IncrementalGain, incremental_gain
 from lben.certify.lmi import certify, product_bound
 from lben.certify.lower import LowerBound, lipschitz_lower_bound
@@ -89,6 +90,7 @@ __all__ = [
     "DataNotFound",
     "DouglasRachford",
     "Elementwise",
+    "Enclosure",
     "EquilibriumNetwork",
     "Extragradient",
     "ForwardBackward",
@@ -134,6 +136,7 @@ __all__ = [
     "certified_radius",
     "certify",
     "contraction",
+    "enclose",
     "frequency_test",
     "from_sequential",
     "incremental_gain",

@@ -17,6 +17,7 @@ from lben.norms import row_norm, row_ratio
 from lben.operators import Operator
 
 if TYPE_CHECKING:
+    from lben.certify.certificate import Certifiable
     from lben.convweights import ConvWeights
     from lben.weights import Weights
 
@@ -76,23 +77,23 @@ class Solution:
             history=None if self.history is None else self.history.reshape(len(self.history), *batch),
         )
 
-    def error_bound(self, weights: Weights | ConvWeights) -> Tensor:
-        """A proved bound on |z - z*| in the norm of Lambda, per sample: |W defect|_Lam / m.
+    def error_bound(
+        self,
+        net: Certifiable | Weights | ConvWeights,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        activation: Activation | None = None,
+    ) -> Tensor:
+        """A proved bound on |z - z*| in the norm of Lambda, per sample, for the z* of this network at this x.
 
-        z is the exact equilibrium for the bias b + W defect, and the map from bias to equilibrium is
-        1/m-Lipschitz in the Lambda norm. Infinite where no metric proves m > 0.
+        z* is meant in real numbers, for the weights as they are stored; everything is computed again in double
+        precision, with every rounding bounded (`certify/distance.py`). Infinite where no metric proves m > 0.
+        `bias` is what `solve` was given besides x, and `activation` is for bare weights: ReLU if not given.
         """
-        return self.error_bound_for(weights.detach().operator())
+        from lben.certify.explicit import error_of
 
-    def error_bound_for(self, operator: Operator) -> Tensor:
-        """`error_bound` with the metric and the m of an operator."""
-        flat = self.defect.reshape(-1, operator.size)
-        moved = operator.affine(flat, torch.zeros_like(flat))
-        if operator.lam is not None:
-            moved = moved * operator.lam.sqrt()
-        bound: Tensor = torch.linalg.vector_norm(moved, dim=-1).reshape(self.residual.shape)
-        m = operator.monotonicity
-        return bound / m if m > 0 else torch.full_like(bound, torch.inf)
+        return error_of(self, net, x, bias, activation)
 
 
 class Iteration(ABC):
