@@ -50,24 +50,44 @@ def number(name: str, value: float) -> float:
     """`value` as a float if it is a real number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidInput(f"{name} must be a number, not {value!r}.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidInput(f"{name} is beyond every double: it must be below 1.8e308.") from None
+
+
+def flag(name: str, value: bool) -> bool:
+    """`value` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be True or False, not {value!r}.")
+    return value
 
 
 def floating(name: str, tensor: Tensor) -> Tensor:
-    """`tensor` if it is a real tensor of single or double precision."""
+    """`tensor` if it is a dense real tensor of single or double precision."""
     if not isinstance(tensor, Tensor):
         raise InvalidInput(f"{name} must be a torch.Tensor, not {type(tensor).__name__}.")
     if tensor.dtype not in FLOATS:
         raise InvalidInput(f"{name} must be float32 or float64, not {str(tensor.dtype)[6:]}: convert it first.")
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        kind = "nested" if tensor.is_nested else f"of layout {str(tensor.layout)[6:]}"
+        raise InvalidInput(f"{name} must be a dense tensor, but it is {kind}.")
     return tensor
 
 
 def finite(name: str, tensor: Tensor) -> Tensor:
-    """`tensor` if it has no NaN and no infinity."""
-    bad = ~torch.isfinite(tensor)
+    """`tensor` if it has values, and among them no NaN and no infinity."""
+    bad = ~torch.isfinite(there(name, tensor))
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])
         raise InvalidInput(f"{name} holds {tensor[where].item()} at index {where}: every entry must be finite.")
+    return tensor
+
+
+def there(name: str, tensor: Tensor) -> Tensor:
+    """`tensor` if it has values."""
+    if tensor.is_meta:
+        raise InvalidInput(f"{name} is on the device meta, where tensors have no values.")
     return tensor
 
 
@@ -117,4 +137,4 @@ def features(name: str, tensor: Tensor, size: int, like: Tensor) -> Tensor:
         )
     if tensor.device != like.device:
         raise InvalidInput(f"{name} is on {tensor.device} but the network is on {like.device}: move one of them.")
-    return tensor
+    return there(name, tensor)

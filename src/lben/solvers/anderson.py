@@ -31,7 +31,7 @@ class Anderson(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.count("memory", self.memory)
+        object.__setattr__(self, "memory", checks.count("memory", self.memory))
         if not isinstance(self.method, Splitting) or isinstance(self.method, FISTA | Extragradient):
             raise InvalidInput(
                 f"Anderson accelerates PeacemanRachford, DouglasRachford or ForwardBackward, not {self.method!r}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -126,9 +126,10 @@ class Solver(ABC):
     backward: Solver | None = None
 
     def __post_init__(self) -> None:
-        checks.positive("tolerance", self.tolerance)
-        checks.count("max_iterations", self.max_iterations)
-        if self.on_failure not in (None, "raise", "warn", "fallback"):
+        object.__setattr__(self, "tolerance", checks.positive("tolerance", self.tolerance))
+        object.__setattr__(self, "max_iterations", checks.count("max_iterations", self.max_iterations))
+        known = isinstance(self.on_failure, str) and self.on_failure in get_args(OnFailure)
+        if self.on_failure is not None and not known:
             raise InvalidInput(f'on_failure must be "raise", "warn", "fallback" or None, not {self.on_failure!r}.')
         if self.backward is not None:
             check_solver(self.backward)

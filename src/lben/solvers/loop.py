@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lben import checks
 from lben.errors import ConvergenceWarning, NotConverged
 from lben.jacobians import Jacobian
 from lben.norms import row_ratio
@@ -34,6 +35,7 @@ def solve(
 
     `first_burst` says after how many iterations the residual is first worth a look.
     """
+    checks.flag("keep_history", keep_history)
     with torch.no_grad():
         found = None if start is None else _look(solver, problem, start, keep_history)
         solution, success = found or _run(solver, problem, start, keep_history, first_burst)
