@@ -13,6 +13,8 @@ from torch import Tensor
 import lben
 from lben.certify.distance import proved_monotonicity
 from lben.certify.explicit import ExplicitNetwork
+from lben.solvers.base import Problem
+from lben.solvers.loop import solve
 from tests import problems
 
 SCALES = [1e-300, 1e-159, 1e-40, 1e-20, 1e-5, 1.0, 1e5, 1e20, 1e100]
@@ -58,7 +60,7 @@ def relu_equilibrium(w: lben.Weights, x: Tensor, guess: Tensor) -> list[Fraction
     for i, value in zip(alive, solve_exactly(A, [b[i] for i in alive]), strict=True):
         z[i] = value
     v = [b[i] + sum(W[i][j] * z[j] for j in alive) for i in range(n)]
-    return z if all((v[i] >= 0) == (i in alive) or v[i] == z[i] for i in range(n)) else None
+    return z if all(z[i] >= 0 if i in alive else v[i] <= 0 for i in range(n)) else None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
@@ -80,10 +82,13 @@ def test_errors_are_true_in_exact_arithmetic(dtype: torch.dtype) -> None:
             warnings.simplefilter("ignore", lben.ConvergenceWarning)  # an error is proved of whatever was found
             solution = net.solve(x)
         found = lben.enclose(w, x)
+        precise = w.to(torch.float64)
+        b = torch.nn.functional.linear(x.double(), precise.U, precise.bz)
         bound = solution.error_bound(w, x)
         assert found
+        alive = solve(lben.Newton(tolerance=1e-10), Problem(precise.operator(), lben.ReLU(), b)).z
         for i in range(2):
-            z = relu_equilibrium(w, x[i], solution.z[i].detach())
+            z = relu_equilibrium(w, x[i], alive[i])
             if z is None:
                 continue
             lam, mine = exactly(w.metric()), exactly(solution.z[i].detach())
