@@ -63,6 +63,12 @@ def operator(
     return DenseOperator(weights.W, weights.lam)
 
 
+def bare(operator: DenseOperator) -> lben.Weights:
+    """Weights of this W and metric whose input is the bias itself: U = I, and no bias of their own."""
+    eye, none = torch.eye(operator.size, dtype=operator.W.dtype), torch.zeros(operator.size, dtype=operator.W.dtype)
+    return lben.Weights(operator.W.detach(), eye, none, eye, none, operator.lam)
+
+
 def hard_operator(n: int, seed: int = 0) -> DenseOperator:
     """gamma = 0.05 and L above 500, with a metric of spread e^1."""
     found = operator(n, gamma=0.05, size=25.0, spread=1.0, seed=seed)

@@ -20,6 +20,7 @@ from lben.activations import (
 from lben.attacks import Attack, AttackMethod, Lengths, attack
 from lben.certify.certificate import Certificate
 from lben.certify.contraction import Contraction, FrequencyTest, contraction, frequency_test
+from lben.certify.enclose import Enclosure, enclose
 from lben.certify.gain import IncrementalGain, incremental_gain
 from lben.certify.lmi import certify, product_bound
 from lben.certify.lower import LowerBound, lipschitz_lower_bound
@@ -99,6 +100,7 @@ __all__ = [
     "Diverged",
     "DouglasRachford",
     "Elementwise",
+    "Enclosure",
     "EquilibriumNetwork",
     "Extragradient",
     "ForwardBackward",
@@ -147,6 +149,7 @@ __all__ = [
     "certify",
     "contraction",
     "data",
+    "enclose",
     "frequency_test",
     "from_sequential",
     "incremental_gain",

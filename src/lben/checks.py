@@ -50,31 +50,45 @@ def number(name: str, value: float) -> float:
     """`value` as a float if it is a real number."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidInput(f"{name} must be a number, not {value!r}.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidInput(f"{name} is beyond every double: it must be below 1.8e308.") from None
+
+
+def flag(name: str, value: bool) -> bool:
+    """`value` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{name} must be True or False, not {value!r}.")
+    return value
 
 
 def floating(name: str, tensor: Tensor) -> Tensor:
-    """`tensor` if it is a real tensor of single or double precision."""
+    """`tensor` if it is a dense real tensor of single or double precision."""
     if not isinstance(tensor, Tensor):
         raise InvalidInput(f"{name} must be a torch.Tensor, not {type(tensor).__name__}.")
     if tensor.dtype not in FLOATS:
         raise InvalidInput(f"{name} must be float32 or float64, not {str(tensor.dtype)[6:]}: convert it first.")
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        kind = "nested" if tensor.is_nested else f"of layout {str(tensor.layout)[6:]}"
+        raise InvalidInput(f"{name} must be a dense tensor, but it is {kind}.")
     return tensor
 
 
 def finite(name: str, tensor: Tensor) -> Tensor:
-    """`tensor` if it has no NaN and no infinity."""
-    _real(name, tensor)
-    bad = ~torch.isfinite(tensor)
+    """`tensor` if it has values, and among them no NaN and no infinity."""
+    bad = ~torch.isfinite(there(name, tensor))
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])
         raise InvalidInput(f"{name} holds {tensor[where].item()} at index {where}: every entry must be finite.")
     return tensor
 
 
-def _real(name: str, tensor: Tensor) -> None:
+def there(name: str, tensor: Tensor) -> Tensor:
+    """`tensor` if it has values."""
     if tensor.is_meta:
         raise InvalidInput(f"{name} is on the meta device, where tensors hold no numbers: load or make them first.")
+    return tensor
 
 
 def finite_sum(result: Tensor, **causes: Tensor | None) -> None:
@@ -117,11 +131,11 @@ def width(name: str, tensor: Tensor, size: int) -> Tensor:
 def features(name: str, tensor: Tensor, size: int, like: Tensor) -> Tensor:
     """`tensor` if its last dimension is `size` and it shares dtype and device with `like`."""
     width(name, floating(name, tensor), size)
-    _real(name, tensor)
+    there(name, tensor)
     if tensor.dtype != like.dtype:
         raise InvalidInput(
             f"{name} is {str(tensor.dtype)[6:]} but the network is {str(like.dtype)[6:]}: convert one of them."
         )
     if tensor.device != like.device:
         raise InvalidInput(f"{name} is on {tensor.device} but the network is on {like.device}: move one of them.")
-    return tensor
+    return there(name, tensor)

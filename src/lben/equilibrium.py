@@ -110,7 +110,7 @@ class BaseNetwork(Described, ABC):
 
     def forward(self, x: Tensor, *, bias: Tensor | None = None) -> Tensor:
         """y, of shape (..., out_features); mixed precision is turned off inside."""
-        if torch.is_autocast_enabled(x.device.type if isinstance(x, Tensor) else "cpu"):
+        if torch.is_autocast_enabled(x.device.type if isinstance(x, Tensor) and not x.is_meta else "cpu"):
             with torch.autocast(x.device.type, enabled=False):
                 return self.forward(x.to(self.parameterization.U.dtype), bias=bias)
         self.parameterization.refresh()

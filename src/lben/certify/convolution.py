@@ -272,28 +272,6 @@ def convolution_product_bound(subject: ConvSubject) -> float:
     return out * into / m * (1 + 1e-12)
 
 
-def convolution_loss(w: ConvWeights, candidate: Tensor, size: Tensor, z: Tensor) -> Tensor:
-    """What rounding may have changed in W c + U x + bz, in the Lambda norm, as a bound of norms.
-
-    The transform, the blocks and the transform back each lose a multiple of what they are given, at most the length of
-    their sums times their norms; U x is bounded term by term.
-    """
-    lam, own = w.metric_diagonal(), w.metric_entries()
-    low, high = 1 / float(own.max()), 1 / float(own.min())
-    height, width = w.geometry.shape
-    taps = w.T[0, 0].numel() + 2 * w.U[0].numel() + 64
-    steps = 4 * (height + 8) * math.sqrt(height) + 8 * (width + 8) * math.sqrt(2 * width) + 4 * w.channels + taps
-    into = float(torch.linalg.matrix_norm(w.U.abs().sum(dim=(2, 3)))) ** 2
-    blocks = 1 + high * float(torch.linalg.matrix_norm(w.T.abs().sum(dim=(2, 3)))) + w.rho * into / low
-    out = float(torch.linalg.vector_norm(w.output)) ** 2 * w.rho * high
-    factor = 4 * steps * blocks + 2 * (w.hidden_features + w.out_features + 16) * out
-    terms = w.geometry.inject(size, w.U.abs(), w.bz.abs())
-    sides = torch.linalg.vector_norm(terms, dim=-1) * (2 * w.U[0].numel() + 16)
-    lost = factor * torch.linalg.vector_norm(candidate, dim=-1) + sides + 16 * torch.linalg.vector_norm(z, dim=-1)
-    length: Tensor = _UNIT * math.sqrt(float(lam.max())) * lost
-    return length
-
-
 def refuse_convolution(net: Certifiable | Weights | ConvWeights | Tensor, what: str) -> None:
     """Say by name that a verb is for dense weights, if it was asked of a convolutional network."""
     if isinstance(net, ConvWeights) or (isinstance(net, nn.Module) and ConvSubject.of(net) is not None):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import dataclass, fields, replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,12 +13,14 @@ from torch.nn import functional as F
 from lben import checks
 from lben.activations import Activation, ReLU
 from lben.certify.certificate import Certifiable, Subject
-from lben.certify.convolution import ConvSubject, convolution_loss
+from lben.certify.convolution import ConvSubject
+from lben.certify.distance import UNIT, Hidden, norm_bound, proved_monotonicity
+from lben.certify.numerics import undisturbed
 from lben.certify.wellposed import WellPosedness, best_metric
 from lben.convolutional import ConvExplicit, ConvNetwork
 from lben.convweights import ConvWeights
 from lben.equilibrium import BaseNetwork
-from lben.errors import ConvergenceWarning, NotWellPosed
+from lben.errors import ConvergenceWarning, InvalidInput, NotWellPosed
 from lben.networks import EquilibriumNetwork
 from lben.normalize import Normalize
 from lben.operators import Operator
@@ -61,7 +62,7 @@ class ExplicitNetwork:
     """The weights of a network, or bare ones, at work in double precision on the CPU.
 
     Where the weights carry no metric, one is looked for, by `search`; for a convolution the Euclidean one is tried.
-    `proved` says whether there is one, and `monotonicity` is its m, rounded down.
+    `proved` says whether there is one, and `monotonicity` is its m, rounded down. `hidden` bounds errors.
     Shapes: Wo (p, n), metric (n,).
     """
 
@@ -81,8 +82,8 @@ class ExplicitNetwork:
         else:
             self._take_convolution(convolution, sigma, normalize)
         self.network.double().eval()
-        self.monotonicity = self.operator.sure_monotonicity
         self.proved = self.weights.lam is not None and self.monotonicity > 0
+        self.hidden = Hidden(self.weights, sigma, self.monotonicity if self.proved else 0.0)
 
     def _take_dense(self, subject: Subject, activation: Activation, normalize: Normalize | None) -> None:
         weights = subject.weights
@@ -93,7 +94,7 @@ class ExplicitNetwork:
         self.operator: Operator = weights.operator()
         self.Wo, self.metric = weights.Wo, weights.metric()
         self.network = EquilibriumNetwork(Explicit(weights), activation, None, normalize)
-        self._loss = partial(_dense_loss, weights, activation.rounding)
+        self.monotonicity = proved_monotonicity(weights.W, weights.lam)
 
     def _take_convolution(self, subject: ConvSubject, activation: Activation, normalize: Normalize | None) -> None:
         tried = subject.with_metric()
@@ -103,13 +104,13 @@ class ExplicitNetwork:
         self.operator = subject.weights.operator()
         self.Wo, self.metric = subject.weights.output, subject.weights.metric_diagonal()
         self.network = ConvNetwork(ConvExplicit(subject.weights), activation, None, normalize)
-        self._loss = partial(convolution_loss, subject.weights)
+        self.monotonicity = self.operator.sure_monotonicity
 
     def require_proof(self) -> None:
         """Refuse weights of which nothing is proved."""
         if self.proved:
             return
-        if self.search is not None:
+        if self.search is not None and not self.search.holds:
             raise NotWellPosed(str(self.search), 2 * self.monotonicity)
         raise NotWellPosed(
             "Their metric does not prove these weights well-posed: I - W is not strongly monotone beyond rounding "
@@ -139,22 +140,12 @@ class ExplicitNetwork:
         return Evaluation(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
     def _evaluate(self, x: Tensor, solver: Solver) -> Evaluation:
-        """z is the exact equilibrium for the bias b + W defect (see `Solution.error_bound`); what rounding adds is
-        bounded by the absolute values of all terms of W c + U x + bz.
-        """
         solution = self._solve(x, solver)
         z = solution.z
-        unit = torch.finfo(z.dtype).eps
-        normalize = self.network.normalize
-        size = x.abs() if normalize is None else (x.abs() + normalize.mean.abs()) / normalize.std
-        spill = self._loss(z + solution.defect, size, z)
-        error = torch.full_like(spill, torch.inf)
-        if self.proved:
-            proved = solution.error_bound_for(self.operator) * (self.operator.monotonicity / self.monotonicity)
-            error = proved + spill * (1 + (1 + self.operator.norm) / self.monotonicity)
-            error = torch.nan_to_num(error, nan=torch.inf)
         y = F.linear(z, self.Wo, self.weights.by)
-        rounding = (self.weights.hidden_features + 2) * unit * F.linear(z.abs(), self.Wo.abs(), self.weights.by.abs())
+        terms = F.linear(z.abs(), self.Wo.abs(), self.weights.by.abs())
+        rounding = (self.weights.hidden_features + 8) * (UNIT * terms + torch.finfo(z.dtype).tiny)
+        error = self.hidden.error(z, solution.v, x, normalize=self.network.normalize)
         return Evaluation(y, error, rounding, solution.converged)
 
     def classify(self, x: Tensor) -> Tensor:
@@ -200,13 +191,33 @@ class ExplicitNetwork:
 
     def reach(self, rows: Tensor) -> Tensor:
         """By how much an error of one in the Lambda norm of z can move rows z: |rows Lam^(-1/2)|, row by row."""
-        lengths: Tensor = torch.linalg.vector_norm(rows / self.metric.sqrt(), dim=-1)
-        return lengths
+        return norm_bound(rows / self.metric.sqrt())
 
 
-def _dense_loss(w: Weights, rounding: float, candidate: Tensor, size: Tensor, z: Tensor) -> Tensor:
-    """What rounding may have changed in W c + U x + bz, in the Lambda norm, by the absolute values of all terms."""
-    terms = F.linear(candidate.abs(), w.W.abs(), w.bz.abs()) + F.linear(size, w.U.abs())
-    lost = (w.hidden_features + w.in_features + rounding) * torch.finfo(z.dtype).eps * (terms + z.abs())
-    length: Tensor = torch.linalg.vector_norm(lost * w.metric().sqrt(), dim=-1)
-    return length
+@undisturbed
+def error_of(
+    solution: Solution,
+    net: Certifiable | Weights | ConvWeights,
+    x: Tensor,
+    bias: Tensor | None,
+    activation: Activation | None,
+) -> Tensor:
+    """`Solution.error_bound`."""
+    explicit = ExplicitNetwork(net, activation)
+    inputs, batch, n = explicit.inputs(x), explicit.flat(x).shape[:-1], explicit.weights.hidden_features
+    if solution.z.shape != (*batch, n):
+        raise InvalidInput(
+            f"For these inputs a hidden layer has shape {(*batch, n)}, but that of the solution is "
+            f"{tuple(solution.z.shape)}."
+        )
+    z, v = (part.detach().to("cpu", torch.float64).reshape(-1, n) for part in (solution.z, solution.v))
+    outside = None
+    if bias is not None:
+        checks.finite("bias", checks.width("bias", checks.floating("bias", bias), n))
+        try:
+            outside = bias.detach().to("cpu", torch.float64).expand(*batch, n).reshape(-1, n)
+        except RuntimeError as wrong:
+            raise InvalidInput(f"bias of shape {tuple(bias.shape)} does not fit shape {(*batch, n)}.") from wrong
+    with torch.no_grad():
+        error = explicit.hidden.error(z, v, inputs, normalize=explicit.network.normalize, bias=outside)
+    return error.reshape(batch)

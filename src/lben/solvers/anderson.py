@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lben import checks
 from lben.errors import InvalidInput
+from lben.norms import row_norm, row_scale
 from lben.solvers.base import Iteration, Problem, Solution, Solver
 from lben.solvers.extragradient import Extragradient
 from lben.solvers.fista import FISTA
@@ -30,7 +31,7 @@ class Anderson(Solver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.count("memory", self.memory)
+        object.__setattr__(self, "memory", checks.count("memory", self.memory))
         if not isinstance(self.method, Splitting) or isinstance(self.method, FISTA | Extragradient):
             raise InvalidInput(
                 f"Anderson accelerates PeacemanRachford, DouglasRachford or ForwardBackward, not {self.method!r}."
@@ -65,7 +66,7 @@ class _Anderson(Iteration):
         self.inner.advance(1)
         image = self.inner.u
         change = image - before
-        length = torch.linalg.vector_norm(change, dim=-1, keepdim=True)
+        length = row_norm(change)[:, None]
         grown = torch.zeros_like(length, dtype=torch.bool) if self.best is None else ~(length <= 2 * self.best)
         self.best = length if self.best is None else torch.where(grown, length, torch.minimum(length, self.best))
         if self.change is not None and self.image is not None:
@@ -78,15 +79,19 @@ class _Anderson(Iteration):
         self.change, self.image = change, image
 
     def _extrapolation(self, change: Tensor) -> Tensor:
-        """The differences of T, combined by the regularised least-squares fit of the differences of T - I."""
-        dF = torch.stack([df for df, _ in self.differences], dim=1)
+        """The differences of T, combined by the regularised least-squares fit of the differences of T - I.
+
+        The fit does not change if all differences of a sample are scaled, and so no square under- or overflows.
+        """
+        scale = row_scale(*(df for df, _ in self.differences))
+        dF = torch.stack([df / scale for df, _ in self.differences], dim=1)
         dG = torch.stack([dg for _, dg in self.differences], dim=1)
         gram = dF @ dF.mT
-        scale = gram.diagonal(dim1=-2, dim2=-1).amax(-1)[:, None, None].clamp(min=torch.finfo(gram.dtype).tiny)
+        largest = gram.diagonal(dim1=-2, dim2=-1).amax(-1)[:, None, None].clamp(min=torch.finfo(gram.dtype).tiny)
         ridge = (
-            10 * torch.finfo(gram.dtype).eps * scale * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+            10 * torch.finfo(gram.dtype).eps * largest * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         )
-        fit, _ = torch.linalg.solve_ex(gram + ridge, dF @ change[:, :, None])
+        fit, _ = torch.linalg.solve_ex(gram + ridge, dF @ (change / scale)[:, :, None])
         step = (fit.mT @ dG)[:, 0]
         return torch.where(torch.isfinite(step).all(-1, keepdim=True), step, 0.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,13 +13,16 @@ from torch import Tensor
 from lben import checks
 from lben.activations import Activation
 from lben.errors import InvalidInput
+from lben.norms import row_norm, row_ratio
 from lben.operators import Operator
 
 if TYPE_CHECKING:
+    from lben.certify.certificate import Certifiable
     from lben.convweights import ConvWeights
     from lben.weights import Weights
 
 OnFailure = Literal["raise", "warn", "fallback"]
+_SQUARES = 1e5  # a norm of so many roots of the smallest number keeps its digits, for up to a million entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,23 +77,23 @@ class Solution:
             history=None if self.history is None else self.history.reshape(len(self.history), *batch),
         )
 
-    def error_bound(self, weights: Weights | ConvWeights) -> Tensor:
-        """A proved bound on |z - z*| in the norm of Lambda, per sample: |W defect|_Lam / m.
+    def error_bound(
+        self,
+        net: Certifiable | Weights | ConvWeights,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        activation: Activation | None = None,
+    ) -> Tensor:
+        """A proved bound on |z - z*| in the norm of Lambda, per sample, for the z* of this network at this x.
 
-        z is the exact equilibrium for the bias b + W defect, and the map from bias to equilibrium is
-        1/m-Lipschitz in the Lambda norm. Infinite where no metric proves m > 0.
+        z* is meant in real numbers, for the weights as they are stored; everything is computed again in double
+        precision, with every rounding bounded (`certify/distance.py`). Infinite where no metric proves m > 0.
+        `bias` is what `solve` was given besides x, and `activation` is for bare weights: ReLU if not given.
         """
-        return self.error_bound_for(weights.detach().operator())
+        from lben.certify.explicit import error_of
 
-    def error_bound_for(self, operator: Operator) -> Tensor:
-        """`error_bound` with the metric and the m of an operator."""
-        flat = self.defect.reshape(-1, operator.size)
-        moved = operator.affine(flat, torch.zeros_like(flat))
-        if operator.lam is not None:
-            moved = moved * operator.lam.sqrt()
-        bound: Tensor = torch.linalg.vector_norm(moved, dim=-1).reshape(self.residual.shape)
-        m = operator.monotonicity
-        return bound / m if m > 0 else torch.full_like(bound, torch.inf)
+        return error_of(self, net, x, bias, activation)
 
 
 class Iteration(ABC):
@@ -123,9 +126,10 @@ class Solver(ABC):
     backward: Solver | None = None
 
     def __post_init__(self) -> None:
-        checks.positive("tolerance", self.tolerance)
-        checks.count("max_iterations", self.max_iterations)
-        if self.on_failure not in (None, "raise", "warn", "fallback"):
+        object.__setattr__(self, "tolerance", checks.positive("tolerance", self.tolerance))
+        object.__setattr__(self, "max_iterations", checks.count("max_iterations", self.max_iterations))
+        known = isinstance(self.on_failure, str) and self.on_failure in get_args(OnFailure)
+        if self.on_failure is not None and not known:
             raise InvalidInput(f'on_failure must be "raise", "warn", "fallback" or None, not {self.on_failure!r}.')
         if self.backward is not None:
             check_solver(self.backward)
@@ -172,27 +176,35 @@ class Yardstick:
 
     def __init__(self, b: Tensor) -> None:
         self.b = b
+        self.given: Tensor | None = None
 
     def residual(self, defect: Tensor, z: Tensor) -> Tensor:
         """The residual of each row."""
-        size = torch.linalg.vector_norm(z, dim=-1)
-        given = torch.linalg.vector_norm(self.b, dim=-1)
+        return self._choose(row_norm(z), row_norm(defect), row_ratio(defect, z))
+
+    def _choose(self, size: Tensor, length: Tensor, ratio: Tensor) -> Tensor:
+        """|defect|/|z|, or the other where z is zero to rounding."""
+        if self.given is None:
+            self.given = row_norm(self.b)
         limits = torch.finfo(size.dtype)
-        scale = torch.where(size > 64 * limits.eps * given, size, given.clamp(limits.tiny, 1))
-        size_of_defect: Tensor = torch.linalg.vector_norm(defect, dim=-1)
-        return size_of_defect / scale
+        absolute = length / self.given.clamp(limits.tiny, 1)
+        return torch.where(size > 64 * limits.eps * self.given, ratio, absolute)
 
     def measure(self, defect: Tensor, z: Tensor, tolerance: float) -> tuple[Tensor, float, bool]:
         """All residuals, the largest finite one, and whether some sample has overflowed.
 
-        A sample that has overflowed is lost and does not keep the others waiting.
+        A sample that has overflowed is lost and does not keep the others waiting. Norms are the plain ones, which cost
+        a third, unless one is so small or so large that squares may have been lost from it.
         """
-        ratio = torch.linalg.vector_norm(defect, dim=-1) / torch.linalg.vector_norm(z, dim=-1)
+        size, length = torch.linalg.vector_norm(z, dim=-1), torch.linalg.vector_norm(defect, dim=-1)
+        ratio = length / size
         if ratio.numel() == 0:
             return ratio, 0.0, False
-        worst = float(ratio.max())
-        if worst <= tolerance:  # then no z is zero, and the plain ratio is the residual
+        worst, low, high = torch.stack([ratio.max(), *size.aminmax()]).tolist()
+        floor = _SQUARES * math.sqrt(torch.finfo(size.dtype).tiny) / tolerance
+        plain = low >= floor and high < math.inf and worst < math.inf
+        if plain and worst <= tolerance:  # then no z is zero, and the plain ratio is the residual
             return ratio, worst, False
-        residual = self.residual(defect, z)
+        residual = self._choose(size, length, ratio) if plain else self.residual(defect, z)
         finite = residual[torch.isfinite(residual)]
         return residual, float(finite.max()) if finite.numel() else 0.0, finite.numel() < residual.numel()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lben.norms import row_scale
 from lben.operators import Operator
 from lben.solvers.base import Iteration, Problem, Solution
 from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
@@ -41,15 +42,17 @@ class Cut:
 
         The ball has centre point + normal/(2m) and radius |normal|/(2m); with e = z - point, s = <e, normal> and
         q = |2 m e - normal|, a z outside goes to point + (normal + |normal| (2 m e - normal)/q)/(2 m), which is written
-        here so that m may be as small as it likes.
+        here so that m may be as small as it likes. A common factor of e and the normal cancels, and is taken out so
+        that no square under- or overflows.
         """
-        e, g = z - self.point, self.normal
+        scale = row_scale(z - self.point, self.normal)
+        e, g = (z - self.point) / scale, self.normal / scale
         s, ee, gg = self.inner(e, g), self.inner(e, e), self.inner(g, g)
         outside = self.m * ee - s  # how far, times |normal|, for a small m
         length = gg.sqrt()
         q = (gg + 4 * self.m * outside).clamp(min=0).sqrt()
         shrink = 2 * outside / (q * (q + length))  # 1 - |normal|/q = 4 m outside/(q (q + |normal|))
-        moved = self.point + e * (length / q) + g * shrink
+        moved = self.point + scale * (e * (length / q) + g * shrink)
         return torch.where((outside > 0) & (q > 0), moved, z)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lben.norms import row_norm, row_scale
 from lben.operators import Operator
 from lben.solvers.base import Iteration, Problem, Solution
 from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
@@ -37,7 +38,7 @@ class _Fista(SplittingIteration):
         self.t = torch.ones_like(self.z[:, :1])
         self.length = torch.full_like(self.t, torch.inf)
         lam = problem.operator.lam
-        self.metric = torch.ones_like(self.z[:1]) if lam is None else lam
+        self.root = torch.ones_like(self.z[:1]) if lam is None else lam.sqrt()
 
     def advance(self, steps: int) -> None:
         for _ in range(steps):
@@ -48,8 +49,9 @@ class _Fista(SplittingIteration):
         forward = torch.lerp(self.z, self.product(self.z, self.problem.b), self.alpha)
         u = self.problem.activation.prox(forward, self.alpha)
         step = u - self.u
-        length = (step**2 * self.metric).sum(-1, keepdim=True)
-        against = ((self.z - u) * step * self.metric).sum(-1, keepdim=True) > 0
+        along, back = step * self.root, (self.z - u) * self.root
+        length = row_norm(along)[:, None]
+        against = (along / row_scale(along) * (back / row_scale(back))).sum(-1, keepdim=True) > 0
         restart = against | (length > self.length)
         t = torch.where(restart, 1.0, (1 + torch.sqrt(1 + 4 * self.t**2)) / 2)
         momentum = torch.where(restart, 0.0, (self.t - 1) / t)

@@ -25,7 +25,7 @@ class Splitting(Solver):
         super().__post_init__()
         if isinstance(self.alpha, str) and self.alpha != "auto":
             raise InvalidInput(f'alpha must be a number above 0 or "auto", not {self.alpha!r}.')
-        if self.alpha != "auto":
+        if not isinstance(self.alpha, str):
             checks.positive("alpha", self.alpha)
 
     def step_size(self, operator: Operator) -> float:

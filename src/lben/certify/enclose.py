@@ -1,0 +1,70 @@
+"""Outputs with a proved error: what a network computes in real numbers, enclosed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lben.activations import Activation
+from lben.certify.certificate import Certifiable
+from lben.certify.explicit import PRECISE, ExplicitNetwork
+from lben.certify.numerics import at_most, undisturbed
+from lben.convweights import ConvWeights
+from lben.solvers.base import Solver, check_solver
+from lben.weights import Weights
+
+
+@dataclass(frozen=True, eq=False)
+class Enclosure:
+    """Outputs y in double precision, and how far each may be from that of the network in real numbers.
+
+    y: shape (..., p); NaN where no equilibrium was found, which happens only where nothing is proved.
+    error: a bound on |y - y*|, entry by entry, with solver and rounding in it; infinite where nothing is proved.
+    """
+
+    y: Tensor
+    error: Tensor
+
+    @property
+    def proved(self) -> bool:
+        """Whether every output has a finite error; without a metric none has."""
+        return bool(torch.isfinite(self.error).all())
+
+    def __bool__(self) -> bool:
+        return self.proved
+
+    def __str__(self) -> str:
+        count = self.y.numel()
+        if not self.proved:
+            unknown = count - int(torch.isfinite(self.error).sum())
+            return f"{count} outputs, of which {unknown} have no proved error: no metric proves the network well-posed."
+        worst = float(self.error.max()) if count else 0.0
+        return f"{count} outputs, each within {at_most(worst, 3)} of the network's: proved, rounding included."
+
+
+@undisturbed
+def enclose(
+    net: Certifiable | Weights | ConvWeights,
+    x: Tensor,
+    *,
+    solver: Solver | None = None,
+    activation: Activation | None = None,
+) -> Enclosure:
+    """The outputs at x, computed in double precision, each with a proved bound on its error.
+
+    |y_i - y*_i| <= |(Wo)_i Lam^(-1/2)| |z - z*|_Lam + rounding, where y* is the output in real numbers of the weights
+    as they are stored, and the error of z is that of `Solution.error_bound`.
+
+    x: as the network takes it, shape (..., d).
+    solver: how equilibria are found; by default to a tolerance of 1e-12. A loose one costs precision, never truth.
+    activation: for bare weights; ReLU if not given.
+    """
+    explicit = ExplicitNetwork(net, activation)
+    method = PRECISE if solver is None else check_solver(solver)
+    rows, shape = explicit.inputs(x), (*explicit.flat(x).shape[:-1], explicit.weights.out_features)
+    found = explicit.evaluate(rows, method)
+    error = (explicit.reach(explicit.Wo) * found.hidden_error[:, None] + found.rounding) * (1 + 1e-12)
+    y = torch.where(found.converged[:, None] | torch.isfinite(error), found.y, torch.nan)
+    return Enclosure(y.reshape(shape), torch.nan_to_num(error, nan=torch.inf, posinf=torch.inf).reshape(shape))
