@@ -293,6 +293,34 @@ def test_a_simplex_is_not_left_however_far_away() -> None:
         assert torch.equal(sigma.derivative(far * corner), torch.zeros(1, 3, 3))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+def test_sigma_is_firmly_nonexpansive_over_all_decades(dtype: torch.dtype, size: float) -> None:
+    """From the smallest to the largest numbers, with sets of any size, to a few units of rounding, and no overflow."""
+    generator = torch.Generator().manual_seed(0)
+    limits = torch.finfo(dtype)
+    box = lben.Box([-size, 0.0, -float("inf")], [size, float("inf"), size])
+    corner = lben.Polyhedron([[1, 0, 0], [0, -1, 1], [1, 1, 1]], [min(size, 1e15), 0, min(size, 1e15)])
+    sets = [box, lben.Ball(3, size), lben.Simplex(3, size), corner]
+    activations = [*map(lben.Projection, sets), lben.Softmax(3), lben.GroupSoftThreshold(3, size), lben.Tanh()]
+    decades = torch.empty(2000, 1, dtype=torch.float64).uniform_(-37, np.log10(limits.max) - 1, generator=generator)
+    spread = torch.empty(2000, 3, dtype=torch.float64).uniform_(-3, 0, generator=generator)
+    v = (torch.randn(2000, 3, generator=generator, dtype=torch.float64).clamp(-2, 2) * 10 ** (decades + spread)).to(
+        dtype
+    )
+    near = 10 ** torch.empty(2000, 1, dtype=torch.float64).uniform_(-8, 0, generator=generator)
+    w = (v * (1 + near * torch.randn(2000, 3, generator=generator, dtype=torch.float64))).to(dtype)
+    for activation in activations:
+        a, b = activation(v).double(), activation(w).double()
+        scale = (
+            torch.stack([v.double().abs(), w.double().abs(), a.abs(), b.abs()]).amax(dim=0).amax(dim=-1, keepdim=True)
+        )
+        moved, by = (b - a) / scale, (w.double() - v.double()) / scale
+        assert bool(a.isfinite().all())
+        length = moved.norm(dim=-1) + by.norm(dim=-1) + limits.eps
+        assert float(((moved * (moved - by)).sum(dim=-1) / length).max()) <= 16 * limits.eps
+
+
 def test_known_projections() -> None:
     v = points()
     ball = lben.Projection(lben.Ball(6, 0.5))(v)

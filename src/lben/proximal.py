@@ -90,8 +90,8 @@ def _bracketed_preimage(u: Tensor, alpha: float, sigma: Function, derivative: Fu
 class Reflection:
     """u -> 2*prox^alpha(u) - u for the iterates u of a solver, ever more exactly as they settle; carries no gradient.
 
-    Newton's method goes on from the preimage v of the last u, and stops when a hundredth is left of the way from that u
-    to this one: the answer is the reflection of a point so close to u. Near a fixed point one step does.
+    Newton's method goes on from the preimage v of the last u, and stops when in each row a hundredth is left of the way
+    from that u to this one: the answer is the reflection of a point so close to u. Near a fixed point one step does.
     """
 
     def __init__(self, activation: Activation, alpha: float) -> None:
@@ -106,15 +106,15 @@ class Reflection:
         if self.v is None:
             self.v, self.value = u, sigma(u)
             self.reached = torch.lerp(self.value, u, alpha)
-        v, value, reached = self.v, self.value, self.reached
-        way = _ENOUGH * float(torch.dist(u, reached))
+        v, value, gap = self.v, self.value, u - self.reached
+        enough = _ENOUGH * torch.linalg.vector_norm(gap, dim=-1)
         for _ in range(_PLAIN_STEPS):
-            slope = sigma.derivative(v).mul(1 - alpha).add_(alpha)
-            v = torch.addcdiv(v, u - reached, slope)
+            v = torch.addcdiv(v, gap, sigma.derivative(v).mul(1 - alpha).add_(alpha))
             value = sigma(v)
             reached = torch.lerp(value, v, alpha)
-            left = float(torch.dist(u, reached))
-            if left <= way or left <= _rounding(u, value, alpha * v):
+            gap = u - reached
+            left = torch.linalg.vector_norm(gap, dim=-1)
+            if bool((left <= enough).all()) or bool((left <= enough + _rounding(u, value, alpha * v)).all()):
                 break
         else:
             v, value = _bracketed_preimage(u, alpha, sigma, sigma.derivative)
@@ -123,9 +123,10 @@ class Reflection:
         return torch.lerp(reached, value, 2.0)
 
 
-def _rounding(*parts: Tensor) -> float:
-    """What rounding may leave of a sum of these parts."""
-    return 4 * torch.finfo(parts[0].dtype).eps * sum(float(torch.linalg.vector_norm(part)) for part in parts)
+def _rounding(*parts: Tensor) -> Tensor:
+    """What rounding may leave of a sum of these parts, in each row."""
+    sizes = torch.stack([torch.linalg.vector_norm(part, dim=-1) for part in parts])
+    return 4 * torch.finfo(sizes.dtype).eps * sizes.sum(dim=0)
 
 
 def integrate_potential(z: Tensor, sigma: Function, domain: Domain) -> Tensor:
