@@ -245,6 +245,22 @@ def test_nearly_parallel_constraints_are_refused() -> None:
         lben.Polyhedron(C, torch.ones(100))
 
 
+def test_a_wrong_proposal_is_mended_or_refused() -> None:
+    """With the active constraints of a point close by the projection is found; with nearly parallel ones, nothing."""
+    polyhedron = random_polyhedron(8, 3, 0)
+    C, d = polyhedron._constraints
+    v = 4 * points(50)[:, :3]
+    right, active = active_constraints(C, d, v), active_constraints(C, d, v + 0.2 * points(50, seed=1)[:, :3])
+    assert right is not None
+    assert active is not None
+    assert not torch.equal(active, right)
+    found = settle(C, d, v, active)
+    assert found is not None
+    assert torch.allclose((found[0] @ v[..., None])[..., 0] + found[1], polyhedron.project(v), atol=1e-12)
+    sharp = torch.tensor([[0.0, 1.0], [1e-6, 1.0]], dtype=torch.float64)
+    assert settle(sharp, torch.zeros(2).double(), v[:, :2], torch.ones(len(v), 2, dtype=torch.bool)) is None
+
+
 def test_nearly_parallel_constraints_that_never_meet_are_no_harm() -> None:
     """x <= 1 and x + 1e-9 y <= 3 where |y| <= 1."""
     C, d = [[1.0, 0.0], [1.0, 1e-9], [0.0, 1.0], [0.0, -1.0]], [1.0, 3.0, 1.0, 1.0]

@@ -208,7 +208,8 @@ def active_constraints(C: Tensor, d: Tensor, v: Tensor) -> Tensor | None:
 def settle(C: Tensor, d: Tensor, v: Tensor, active: Tensor) -> tuple[Tensor, Tensor] | None:
     """M and z0 for each row of v, from a guess at its active constraints; None where optimality cannot be verified.
 
-    Until the conditions hold to rounding, the constraint that violates them most is taken in or left out.
+    Until the conditions hold to rounding, the constraint with the most negative multiplier is left out or, if there is
+    none, the one that z violates most is taken in: what comes close is mended so, and no more is asked for.
     """
     for _ in range(_MENDS):
         least = _smallest_singular_values(C, active)
@@ -218,13 +219,15 @@ def settle(C: Tensor, d: Tensor, v: Tensor, active: Tensor) -> tuple[Tensor, Ten
         z = torch.einsum("nk,nkl->nl", v, M) + z0
         scale = v.abs().amax(dim=-1) + z.abs().amax(dim=-1)
         above = torch.einsum("nk,nrk->nr", v - z, heights)
-        wrong = torch.maximum(_violation(C, d, z, scale, active), _relative(-above, scale[:, None]))
-        worst, which = wrong.max(dim=-1)
-        bad = ~(worst <= _ROUNDING / torch.where(least < _BLUNT, 1.0, least))
+        rounding = _ROUNDING / torch.where(least < _BLUNT, 1.0, least)
+        pulled, leaving = _relative(-above, scale[:, None]).max(dim=-1)
+        pushed, entering = _violation(C, d, z, scale, active).max(dim=-1)
+        pull = ~(pulled <= rounding)
+        bad = pull | ~(pushed <= rounding)
         if not bool(bad.any()):
             return M, z0
         active = active.clone()
-        active[bad, which[bad]] ^= True
+        active[bad, torch.where(pull, leaving, entering)[bad]] ^= True
     return None
 
 
