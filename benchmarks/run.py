@@ -33,6 +33,17 @@ from lben.solvers.loop import solve
 RESULTS = Path(__file__).parent / "results"
 SEED, BATCH, EPOCHS = 0, 128, 4
 DATA = embedded_mnist()
+ACTIVATIONS: tuple[lben.Activation, ...] = (
+    lben.ReLU(),
+    lben.LeakyReLU(),
+    lben.Tanh(),
+    lben.Sigmoid(),
+    lben.Arctan(),
+    lben.Softplus(),
+    lben.ELU(),
+    lben.HardTanh(),
+    lben.Identity(),
+)
 
 
 def training_step(net: nn.Module) -> Step:
@@ -90,6 +101,24 @@ def training_rows() -> list[Row]:
             compare(times, fourth, base),
             compare(times, first, third, 1.25),
         ]
+    return rows
+
+
+def activation_rows() -> list[Row]:
+    """A step with every activation of the table against one with ReLU, at the default tolerance, fresh and trained."""
+    rows = []
+    for trained in (False, True):
+        when = "trained" if trained else "fresh"
+        nets: dict[str, nn.Module] = {}
+        for activation in ACTIVATIONS:
+            torch.manual_seed(SEED)
+            name = f"{type(activation).__name__}, {when}"
+            nets[name] = lben.LBEN(784, 80, 10, gamma=1.0, activation=activation)
+            if trained:
+                train(nets[name])
+        times = interleave({name: training_step(net) for name, net in nets.items()}, repeats=40, block=4)
+        base, *others = nets
+        rows += [compare(times, name, base, 2.0) for name in others]
     return rows
 
 
@@ -221,6 +250,7 @@ def certificate_rows() -> list[Row]:
 
 DENSE: dict[str, Callable[[], list[Row]]] = {
     "Training step, 80 units, batch 128, 784 inputs": training_rows,
+    "Training step with other activations than ReLU, gamma=1, tolerance 1e-4": activation_rows,
     "Evaluation": evaluation_rows,
     "Solvers, 80 units, batch 128, double precision, tolerance 1e-6": solver_rows,
     "Growth of the training step, tolerance 1e-2": growth_rows,

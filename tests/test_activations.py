@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 
 import lben
 from lben.activations import Scalar
-from lben.proximal import dilogarithm, integrate_potential
+from lben.proximal import dilogarithm, integrate_potential, solve_preimage
 from tests.problems import label
 
 SCALARS: list[Scalar] = [
@@ -73,6 +73,36 @@ def test_prox_solves_its_equation_to_machine_precision(activation: Scalar, dtype
         u = alpha * v + (1 - alpha) * activation(v)
         scale = 1 + u.abs() + alpha * v.abs()
         assert float(((activation.prox(u, alpha) - activation(v)).abs() / scale).max()) < 20 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("activation", SCALARS, ids=label)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_prox_near_one_takes_few_steps(activation: Scalar, dtype: torch.dtype) -> None:
+    """Where alpha is nearly 1, prox is nearly sigma, and Newton's method has next to nothing to do."""
+    evaluations = 0
+
+    def sigma(v: torch.Tensor) -> torch.Tensor:
+        nonlocal evaluations
+        evaluations += 1
+        return activation(v)
+
+    for alpha in (0.9, 0.99, 1 - 1e-6, 1 + 1e-6, 1.01, 1.1):
+        evaluations = 0
+        solve_preimage(torch.cat([GRID, 1e-9 * GRID]).to(dtype), alpha, sigma, activation.derivative)
+        assert evaluations <= 8
+
+
+@pytest.mark.parametrize("activation", SCALARS, ids=label)
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_reflections_become_exact_as_iterates_settle(activation: Scalar, alpha: float) -> None:
+    """2 prox(u) - u but for a hundredth of the way from the point reflected last, and to rounding in the end."""
+    reflect = activation.reflection(alpha)
+    u, left = GRID, abs(1 - alpha) * float((GRID - activation(GRID)).norm())
+    for step in (0.0, 1.0, 1e-2, 1e-5, *[0.0] * 6):
+        move = step * torch.sin(7 * GRID)
+        u, left = u + move, 0.01 * (left + float(move.norm()))
+        exact = 2 * activation.prox(u, alpha) - u
+        assert float((reflect(u) - exact).norm()) <= left + 1e-13 * (1 + alpha) * float(u.norm())
 
 
 @pytest.mark.parametrize("activation", SCALARS, ids=label)
@@ -176,3 +206,57 @@ def test_slopes_outside_are_refused_by_point_and_slope(fn: object, slope: float,
     words = str(caught.value).split()
     assert float(words[words.index("slope") + 1]) == pytest.approx(slope, rel=1e-2)
     assert float(words[words.index("=") + 1].rstrip(":")) == pytest.approx(point, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda v: v * (1 + 9e-8),
+        lambda v: v * (1 + 1e-13),
+        lambda v: torch.relu(v) * (1 + 1e-12),
+        lambda v: torch.tanh(v * (1 + 1e-9)),
+        lambda v: -1e-13 * v,
+        lambda v: torch.tanh(v) - 1e-12 * v,
+        lambda v: torch.where((v > 3) & (v < 3.01), v + 1e-9 * (v - 3), v.clamp(max=3) + (v - 3.01).relu() + 0.01),
+    ],
+)
+def test_slopes_just_outside_are_refused(fn: object) -> None:
+    with pytest.raises(lben.InvalidActivation, match=r"has slope (1\.0000|-)"):
+        lben.Elementwise(fn)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        torch.tanh,
+        torch.relu,
+        lambda v: v,
+        torch.zeros_like,
+        lambda v: torch.erf(v * math.sqrt(math.pi) / 2),
+        lambda v: torch.where(v > 0, v, v.clamp(max=0).exp() - 1),
+        lambda v: (v + torch.sqrt(v * v + 4)) / 2,
+        lambda v: v / (1 + v.abs()),
+        lambda v: torch.asinh(v) + 5,
+        lambda v: torch.nn.functional.softplus(3 * v) / 3,
+        lambda v: v - torch.tanh(v),
+        lambda v: torch.nn.functional.softshrink(v, 0.3),
+    ],
+)
+def test_rounding_in_a_function_is_forgiven(fn: object) -> None:
+    lben.Elementwise(fn)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("slope", [5e-324, 1e-300, 1e-30, 1 - 2**-53])
+def test_extreme_slopes_of_leaky_relu(slope: float) -> None:
+    """f is never NaN, and prox^1 is still sigma."""
+    activation = lben.LeakyReLU(slope)
+    z = torch.tensor([-1e-200, -1.0, 0.0, 1.0], dtype=torch.float64)
+    assert not bool(activation.potential(z).isnan().any())
+    assert torch.equal(activation.prox(z, 1.0), activation(z))
+    assert float(activation.derivative(z).max()) <= 1
+
+
+def test_an_activation_of_torch_is_told_its_namesake() -> None:
+    for foreign, own in ((torch.nn.ReLU(), "ReLU"), (torch.nn.Hardtanh(), "HardTanh"), (torch.tanh, "Tanh")):
+        with pytest.raises(lben.InvalidInput, match=rf"^activation must be one of lben's, such as lben.{own}\(\), not"):
+            lben.MON(8, 6, 3, activation=foreign)  # type: ignore[arg-type]

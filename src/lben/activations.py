@@ -8,28 +8,18 @@ at alpha = 1, or where f is zero on its domain (ReLU, HardTanh, Identity).
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lben import checks
+from lben.activation_base import Activation, Scalar, check_activation, refuse_blocks
 from lben.errors import InvalidInput
-from lben.proximal import (
-    Domain,
-    Preimage,
-    check_slopes,
-    dilogarithm,
-    integrate_potential,
-    refuse_slope,
-    sampled_domain,
-)
-
-if TYPE_CHECKING:
-    from lben.jacobians import Jacobian
+from lben.proximal import dilogarithm, integrate_potential
+from lben.slopes import Domain, check_slopes, refuse_slope, sampled_domain
 
 __all__ = [
     "ELU",
@@ -45,104 +35,9 @@ __all__ = [
     "Sigmoid",
     "Softplus",
     "Tanh",
+    "check_activation",
+    "refuse_blocks",
 ]
-
-
-class Activation(ABC):
-    """A monotone function with slopes in [0, 1], applied unit by unit to the last dimension."""
-
-    units: int | None = None
-    """How many units it is made for; None if it fits any number."""
-
-    own_prox: bool = False
-    """Whether prox^alpha is sigma for every alpha; its slopes are then 0 and 1 alone."""
-
-    rounding: float = 16
-    """How many units of rounding of the largest of its terms may be lost in sigma(v); a generous allowance."""
-
-    block_size: int = 1
-    """How many units act together; their number must be a multiple of it."""
-
-    linear: bool | tuple[bool, ...] = False
-    """Whether sigma(v) = v, for all units or unit by unit: certificates then need no bound on its slope."""
-
-    @abstractmethod
-    def __call__(self, v: Tensor) -> Tensor:
-        """sigma(v)."""
-
-    @abstractmethod
-    def derivative(self, v: Tensor) -> Tensor:
-        """sigma'(v) at the pre-activation v; zero from the left at a kink. Where units act together, see `gain`."""
-
-    @abstractmethod
-    def potential(self, z: Tensor) -> Tensor:
-        """The convex f(z), up to a constant, with prox^1_f = sigma; infinite outside its closed domain."""
-
-    def prox(self, u: Tensor, alpha: float) -> Tensor:
-        """argmin over z of (z - u)^2/2 + alpha*f(z), for any alpha > 0; differentiable in u."""
-        checks.positive("alpha", alpha)
-        if alpha == 1:
-            return self(u)
-        v: Tensor = Preimage.apply(u, alpha, self)  # type: ignore[no-untyped-call]
-        return self(v)
-
-    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
-        """u -> 2*prox^alpha_f(u) - u, the Cayley operator of the subdifferential of f."""
-        return lambda u: 2 * self.prox(u, alpha) - u
-
-    def total_potential(self, z: Tensor, lam: Tensor) -> Tensor:
-        """The sum of lam_i f(z_i) over all units, or blocks, of z."""
-        return (lam * self.potential(z)).sum(dim=-1)
-
-    def gain(self, v: Tensor) -> Jacobian:
-        """The Jacobian of sigma at v, as a linear activation, for v of shape (batch, n)."""
-        from lben.jacobians import Gain
-
-        return Gain(self.derivative(v), self.own_prox)
-
-    def groups(self, units: int) -> Tensor | None:
-        """The number of the block that each unit belongs to, where units act together; None where each acts alone.
-
-        Lambda must be constant on every block, or Conditions `W` and `lipschitz` prove nothing.
-        """
-        return None
-
-    def rows(self, index: Tensor) -> Activation:
-        """The activation of some samples of a batch: itself, unless it differs between samples."""
-        return self
-
-
-def check_activation(activation: Activation, units: int) -> Activation:
-    """`activation` if it is one, and made for so many units."""
-    if not isinstance(activation, Activation):
-        raise InvalidInput(f"activation must be one of lben's, such as lben.ReLU(), not {activation!r}.")
-    if activation.units not in (None, units):
-        raise InvalidInput(f"{activation.units} activations were given for {units} units.")
-    if units % activation.block_size:
-        raise InvalidInput(f"{units} units cannot be divided into the blocks of {activation!r}.")
-    return activation
-
-
-def refuse_blocks(groups: Tensor | None) -> None:
-    """Refuse the blocks of an activation where the metric differs within them."""
-    if groups is not None:
-        raise InvalidInput(
-            "This network takes activations of single units, such as lben.ReLU(); units that act in blocks need an "
-            "LBEN, a MON or an UnconstrainedEN."
-        )
-
-
-class Scalar(Activation):
-    """One scalar function for all units."""
-
-    @property
-    @abstractmethod
-    def domain(self) -> Domain:
-        """The closed interval on which f is finite (f may be infinite at its ends)."""
-
-    def _restrict(self, z: Tensor, value: Tensor) -> Tensor:
-        low, high = self.domain
-        return torch.where((z >= low) & (z <= high), value, torch.full_like(z, math.inf))
 
 
 class _OwnProx(Scalar):
@@ -153,6 +48,9 @@ class _OwnProx(Scalar):
     def prox(self, u: Tensor, alpha: float) -> Tensor:
         checks.positive("alpha", alpha)
         return self(u)
+
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        return lambda u: torch.lerp(u, self(u), 2.0)
 
     def potential(self, z: Tensor) -> Tensor:
         return self._restrict(z, torch.zeros_like(z))
@@ -220,18 +118,21 @@ class LeakyReLU(Scalar):
         return (-math.inf if self.slope else 0.0), math.inf
 
     def __call__(self, v: Tensor) -> Tensor:
-        return torch.maximum(v, self.slope * v)
+        return F.leaky_relu(v, self.slope)
 
     def derivative(self, v: Tensor) -> Tensor:
-        return torch.where(v > 0, 1.0, self.slope).to(v.dtype)
+        return torch.relu(v).sign().clamp(min=self.slope)
 
     def prox(self, u: Tensor, alpha: float) -> Tensor:
         checks.positive("alpha", alpha)
-        return torch.where(u > 0, u, u * (self.slope / (alpha + (1 - alpha) * self.slope)))
+        return F.leaky_relu(u, self.slope / (alpha + (1 - alpha) * self.slope))
+
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        return lambda u: torch.lerp(u, self.prox(u, alpha), 2.0)
 
     def potential(self, z: Tensor) -> Tensor:
-        stiffness = 1 / self.slope - 1 if self.slope else 0.0
-        return self._restrict(z, stiffness / 2 * z.clamp(max=0) ** 2)
+        root = z.clamp(max=0) / math.sqrt(self.slope) if self.slope else torch.zeros_like(z)
+        return self._restrict(z, (1 - self.slope) / 2 * root**2)
 
 
 @dataclass(frozen=True)
@@ -317,10 +218,10 @@ class ELU(Scalar):
         return -self.a, math.inf
 
     def __call__(self, v: Tensor) -> Tensor:
-        return torch.where(v > 0, v, self.a * torch.expm1(v.clamp(max=0)))
+        return F.elu(v, self.a)
 
     def derivative(self, v: Tensor) -> Tensor:
-        return torch.where(v > 0, torch.ones_like(v), self.a * torch.exp(v.clamp(max=0)))
+        return torch.maximum(torch.relu(v).sign(), self.a * torch.exp(v.clamp(max=0)))
 
     def potential(self, z: Tensor) -> Tensor:
         s = z.clamp(-self.a, 0)
@@ -331,8 +232,9 @@ class ELU(Scalar):
 class Elementwise(Scalar):
     """A user's own scalar function; its derivative by autograd, its prox and f numerically.
 
-    The slope is checked on a dense sample of [-1e4, 1e4] when the activation is made. A sample is no proof:
-    a function whose slope leaves [0, 1] between or beyond the samples voids every bound.
+    The slope is checked on a dense sample of [-1e4, 1e4] when the activation is made, between neighbours and across all
+    of it, and may leave [0, 1] by no more than rounding explains. A sample is no proof: a function whose slope leaves
+    [0, 1] between or beyond the samples voids every bound.
     """
 
     fn: Callable[[Tensor], Tensor]
@@ -415,6 +317,10 @@ class PerUnit(Activation):
 
     def prox(self, u: Tensor, alpha: float) -> Tensor:
         return self._gather(lambda a, piece: a.prox(piece, alpha), u)
+
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        own = {a: a.reflection(alpha) for a, _ in self._groups}
+        return lambda u: self._gather(lambda a, piece: own[a](piece), u)
 
     def potential(self, z: Tensor) -> Tensor:
         return self._gather(lambda a, piece: a.potential(piece), z)

@@ -283,6 +283,10 @@ class Blocks(Activation):
     def prox(self, u: Tensor, alpha: float) -> Tensor:
         return self._each(lambda part, piece: part.prox(piece, alpha), u)
 
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        own = [part.reflection(alpha) for part, _ in self.parts]
+        return lambda u: torch.cat([reflect(piece) for reflect, piece in zip(own, self._split(u), strict=True)], dim=-1)
+
     def potential(self, z: Tensor) -> Tensor:
         """f of every unit, or of every block where units act together."""
         return self._each(lambda part, piece: part.potential(piece), z)

@@ -6,21 +6,19 @@ An activation is here a pair of functions: sigma and its derivative.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from lben.errors import InvalidActivation, InvalidInput
+from lben.slopes import FAR, Domain, Function
 
 if TYPE_CHECKING:
     from lben.activations import Activation
 
-Function = Callable[[Tensor], Tensor]
-Domain = tuple[float, float]
-
-_FAR = 1e8  # where an activation is taken to have reached its limit
+_PLAIN_STEPS = 8  # of Newton's method, before a bracket is kept around what it looks for
+_BRACKETED_STEPS = 200
+_ENOUGH = 0.01  # of the way from one iterate to the next: what is left then costs a solver no iterations
 
 
 class Preimage(torch.autograd.Function):
@@ -40,30 +38,95 @@ class Preimage(torch.autograd.Function):
 
 
 def solve_preimage(u: Tensor, alpha: float, sigma: Function, derivative: Function) -> Tensor:
-    """Solve alpha*v + (1 - alpha)*sigma(v) = u by Newton's method kept inside a bracket.
+    """Solve alpha*v + (1 - alpha)*sigma(v) = u to rounding.
 
-    The left side rises with a slope between min(alpha, 1) and max(alpha, 1), which gives the bracket;
-    where a Newton step leaves it or does not halve the error, the bracket is halved instead.
+    By plain Newton steps; where a few of them do not do, as may be for alpha far from 1, by steps inside a bracket.
+    """
+    v, size = u, u.abs()
+    for _ in range(_PLAIN_STEPS):
+        value = sigma(v)
+        error = alpha * (v - value) + value - u  # in this order nothing cancels where sigma(v) = v
+        slope = alpha + (1 - alpha) * derivative(v)
+        if bool(_negligible(error, slope, v, value, size).all()):
+            return v
+        v = v - error / slope
+    return _bracketed_preimage(u, alpha, sigma, derivative)[0]
+
+
+def _negligible(error: Tensor, slope: Tensor, v: Tensor, value: Tensor, size: Tensor) -> Tensor:
+    """Where an error is no more than rounding in sigma(v) and u, of the given size, or in v itself, explains."""
+    return error.abs() <= 4 * torch.finfo(v.dtype).eps * (slope * v.abs() + value.abs() + size)
+
+
+def _bracketed_preimage(u: Tensor, alpha: float, sigma: Function, derivative: Function) -> tuple[Tensor, Tensor]:
+    """The v of `solve_preimage` by Newton's method kept inside a bracket, and sigma(v).
+
+    The left side rises with a slope between min(alpha, 1) and max(alpha, 1), which gives the bracket; where a Newton
+    step leaves it or does not halve the error, the bracket is halved instead, so that it soon is as short as rounding.
     """
     v, value = u.clone(), sigma(u)
-    error = alpha * (v - value) + value - u  # in this order nothing cancels where sigma(v) = v
+    error = alpha * (v - value) + value - u
     steep, flat = v - error / max(alpha, 1.0), v - error / min(alpha, 1.0)
     low, high = torch.minimum(flat, steep), torch.maximum(flat, steep)
-    eps = 4 * torch.finfo(u.dtype).eps
+    slope = alpha + (1 - alpha) * derivative(v)
+    eps = torch.finfo(u.dtype).eps
     done = ~torch.isfinite(u)
     slow = torch.zeros_like(done)
-    for _ in range(200):
-        newton = v - error / (alpha + (1 - alpha) * derivative(v))
+    for _ in range(_BRACKETED_STEPS):
+        newton = v - error / slope
         inside = (newton >= low) & (newton <= high) & ~slow
         v = torch.where(done, v, torch.where(inside, newton, (low + high) / 2))
         value = sigma(v)
         previous, error = error, alpha * (v - value) + value - u
-        done |= error.abs() <= eps * (u.abs() + alpha * v.abs() + abs(1 - alpha) * value.abs())
+        slope = alpha + (1 - alpha) * derivative(v)
+        done |= _negligible(error, slope, v, value, u.abs()) | (high - low <= eps * v.abs())
         if bool(done.all()):
             break
         low, high = torch.where(error < 0, v, low), torch.where(error > 0, v, high)
         slow = error.abs() > 0.5 * previous.abs()
-    return v
+    return v, value
+
+
+class Reflection:
+    """u -> 2*prox^alpha(u) - u for the iterates u of a solver, ever more exactly as they settle; carries no gradient.
+
+    Newton's method goes on from the preimage v of the last u, and stops when in each row a hundredth is left of the way
+    from that u to this one: the answer is the reflection of a point so close to u. Near a fixed point one step does.
+    """
+
+    def __init__(self, activation: Activation, alpha: float) -> None:
+        self.activation = activation
+        self.alpha = alpha
+        self.v: Tensor | None = None
+
+    def __call__(self, u: Tensor) -> Tensor:
+        sigma, alpha = self.activation, self.alpha
+        if alpha == 1:
+            return torch.lerp(u, sigma(u), 2.0)
+        if self.v is None:
+            self.v, self.value = u, sigma(u)
+            self.reached = torch.lerp(self.value, u, alpha)
+        v, value, gap = self.v, self.value, u - self.reached
+        enough = _ENOUGH * torch.linalg.vector_norm(gap, dim=-1)
+        for _ in range(_PLAIN_STEPS):
+            v = torch.addcdiv(v, gap, sigma.derivative(v).mul(1 - alpha).add_(alpha))
+            value = sigma(v)
+            reached = torch.lerp(value, v, alpha)
+            gap = u - reached
+            left = torch.linalg.vector_norm(gap, dim=-1)
+            if bool((left <= enough).all()) or bool((left <= enough + _rounding(u, value, alpha * v)).all()):
+                break
+        else:
+            v, value = _bracketed_preimage(u, alpha, sigma, sigma.derivative)
+            reached = torch.lerp(value, v, alpha)
+        self.v, self.value, self.reached = v, value, reached
+        return torch.lerp(reached, value, 2.0)
+
+
+def _rounding(*parts: Tensor) -> Tensor:
+    """What rounding may leave of a sum of these parts, in each row."""
+    sizes = torch.stack([torch.linalg.vector_norm(part, dim=-1) for part in parts])
+    return 4 * torch.finfo(sizes.dtype).eps * sizes.sum(dim=0)
 
 
 def integrate_potential(z: Tensor, sigma: Function, domain: Domain) -> Tensor:
@@ -101,7 +164,7 @@ def _invert(z: Tensor, sigma: Function) -> Tensor:
     sign = torch.where(z >= sigma(torch.zeros_like(z)), 1.0, -1.0).to(z.dtype)
     near, far = torch.zeros_like(z), torch.ones_like(z)
     short = torch.ones_like(z, dtype=torch.bool)
-    while bool(short.any()) and float(far.max()) < _FAR:
+    while bool(short.any()) and float(far.max()) < FAR:
         short = (sigma(sign * far) - z) * sign < 0
         near, far = torch.where(short, far, near), torch.where(short, 2 * far, far)
     for _ in range(100):
@@ -109,76 +172,6 @@ def _invert(z: Tensor, sigma: Function) -> Tensor:
         short = (sigma(sign * middle) - z) * sign < 0
         near, far = torch.where(short, middle, near), torch.where(short, far, middle)
     return sign * far
-
-
-def sampled_domain(sigma: Function) -> Domain:
-    """The closure of the range of sigma; an end is infinite where sigma still grows at 1e8."""
-    ends = []
-    for sign in (-1.0, 1.0):
-        half, full = sigma(sign * torch.tensor([_FAR / 2, _FAR], dtype=torch.float64)).tolist()
-        ends.append(sign * math.inf if abs(full - half) > 1e-3 else full)
-    return ends[0], ends[1]
-
-
-def check_slopes(name: str, sigma: Function, derivative: Function) -> None:
-    """Refuse a function whose slope leaves [0, 1] on a dense sample (which is no proof that it never does).
-
-    Both the derivative at 88,000 points of [-1e4, 1e4] and the secants between neighbours are looked at,
-    so that a jump, whose derivative is zero on both sides, is seen as well.
-    """
-    far = torch.logspace(1, 4, 4000, dtype=torch.float64)
-    near = torch.linspace(-10, 10, 80_001, dtype=torch.float64)
-    x = torch.cat([-far.flip(0)[:-1], near, far[1:]])
-    y = _sample(name, sigma, x)
-    secants = (y[1:] - y[:-1]) / (x[1:] - x[:-1])
-    points = torch.cat([x, (x[1:] + x[:-1]) / 2])
-    derivatives = derivative(x).detach()
-    slopes = torch.cat([derivatives, secants])
-    excess = torch.maximum(slopes - 1, -slopes)
-    worst = int(torch.where(excess.isnan(), torch.full_like(excess, math.inf), excess).argmax())
-    if not float(excess[worst]) <= 1e-7:
-        refuse_slope(name, float(points[worst]), float(slopes[worst]))
-    _compare_with_autograd(name, x, secants, derivatives)
-
-
-def _sample(name: str, sigma: Function, x: Tensor) -> Tensor:
-    """sigma(x), if it is a tensor like x, finite, and each of its entries depends on its own entry of x alone."""
-    try:
-        y = sigma(x)
-    except Exception as error:
-        raise InvalidInput(f"{name} fails on a float64 tensor: {type(error).__name__}: {error}") from error
-    if not isinstance(y, Tensor) or y.shape != x.shape or y.dtype != x.dtype:
-        raise InvalidInput(f"{name} must return a tensor of the shape and dtype it is given.")
-    y = y.detach()
-    if not bool(torch.isfinite(y).all()):
-        where = float(x[~torch.isfinite(y)][0])
-        raise InvalidActivation(f"{name} is not finite at x = {where:.6g}, so it has no slope there.")
-    chosen = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:1000]
-    again = sigma(x[chosen].reshape(20, 50)).detach().reshape(-1)
-    if not torch.allclose(again, y[chosen], rtol=1e-6, atol=1e-9):
-        raise InvalidInput(f"{name} is not elementwise: each output entry must depend on its own input entry alone.")
-    return y
-
-
-def _compare_with_autograd(name: str, x: Tensor, secants: Tensor, derivatives: Tensor) -> None:
-    """Refuse a function whose derivative autograd does not see, for its gradients would be wrong in silence."""
-    left, right = derivatives[:-1], derivatives[1:]
-    apart = (secants - (left + right) / 2).abs() - (left - right).abs()
-    apart = torch.where(x[1:].abs() <= 10, apart, 0.0)
-    worst = int(apart.argmax())
-    if float(apart[worst]) > 1e-3:
-        raise InvalidActivation(
-            f"{name} rises with slope {float(secants[worst]):.6g} at x = {float(x[worst]):.6g}, but autograd finds "
-            f"{float(left[worst]):.6g}: write it in torch operations that can be differentiated."
-        )
-
-
-def refuse_slope(name: str, point: float, slope: float) -> None:
-    """Raise the one sentence that names where the slope leaves [0, 1]."""
-    raise InvalidActivation(
-        f"{name} has slope {slope:.6g} at x = {point:.6g}: every slope must lie in [0, 1], "
-        "or neither well-posedness nor a Lipschitz bound can be proved."
-    )
 
 
 def dilogarithm(x: Tensor) -> Tensor:

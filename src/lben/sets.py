@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lben import checks
 from lben.errors import InvalidInput, NotConverged
-from lben.polyhedron import Faces, active_constraints, masked
+from lben.polyhedron import Faces, active_constraints, settle, sharp_set
 
 _LARGEST = 1e20  # of what a polyhedron is made of, once rows of C have length one; DAQP takes 1e30 for infinity
 
@@ -162,7 +162,8 @@ class Polyhedron(ConvexSet):
 
     The projection is a quadratic program (`polyhedron.py`, extra `qp`), in double precision whatever v is; it lies in
     the set but for rounding, of the size of v where that is large, and of z where it is not double. Its Jacobian is the
-    orthogonal projector onto the directions along which the active constraints stay active.
+    orthogonal projector onto the directions along which the active constraints stay active. Constraints that meet at an
+    angle below about 1e-5, but not 0, would magnify rounding beyond that, and are refused.
     """
 
     C: tuple[tuple[float, ...], ...]
@@ -184,8 +185,27 @@ class Polyhedron(ConvexSet):
             raise InvalidInput(f"A row of C, or its d, is too large or too small, beyond {_LARGEST:g}: scale them.")
         object.__setattr__(self, "C", tuple(tuple(row) for row in matrix.tolist()))
         object.__setattr__(self, "d", tuple(offsets.tolist()))
-        if active_constraints(*self._constraints, torch.zeros(1, self.size, dtype=torch.float64)) is None:
-            raise InvalidInput(f"The polyhedron is empty: no z satisfies all {len(self.d)} constraints C z <= d.")
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse a set that is empty, or that cannot be projected onto to rounding."""
+        C, d = self._constraints
+        origin = torch.zeros(1, self.size, dtype=torch.float64)
+        empty = f"The polyhedron is empty: no z satisfies all {len(self.d)} constraints C z <= d."
+        if active_constraints(C, d, origin) is None:
+            raise InvalidInput(empty)
+        sharp = sharp_set(C, d)
+        if sharp is not None:
+            chosen, least = sharp
+            rows = ", ".join(map(str, chosen))
+            raise InvalidInput(
+                f"Rows {rows} of C are too nearly parallel, or dependent, to be projected onto in double precision: "
+                f"the smallest singular value of their normals is {least:.3g}, and must be at least 1e-05, or 0."
+            )
+        try:
+            self.project(origin)
+        except NotConverged as error:
+            raise InvalidInput(f"{empty[:-1]}, or too few to be told from none in double precision.") from error
 
     @property
     def size(self) -> int:  # type: ignore[override]
@@ -202,46 +222,42 @@ class Polyhedron(ConvexSet):
     def _faces(self) -> Faces | None:
         return Faces.of(*self._constraints)
 
-    def _active(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows of v in double precision, C, d and the active constraints of each row."""
+    def _pieces(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows v in double precision, with M and z0 of the projection M v + z0 of each; any where v is not finite."""
         rows = v.reshape(-1, self.size).double()
         points = rows.detach()
         C, d = (part.to(v.device) for part in self._constraints)
+        missed = points.isfinite().all(dim=1)
         if self._faces is None:
-            active = torch.zeros(len(points), len(C), dtype=torch.bool, device=v.device)
-            missed = torch.ones_like(active[:, 0])
+            M, z0 = points.new_full((*points.shape, self.size), torch.nan), torch.full_like(points, torch.nan)
         else:
-            active, missed = self._faces.to(v.device).choose(C, d, points)
-        missed &= points.isfinite().all(dim=1)
+            M, z0, far = self._faces.to(v.device).choose(points)
+            missed &= far
         if bool(missed.any()):
-            active[missed] = self._solve(C, d, points[missed])
-        return rows, C, d, active
+            M[missed], z0[missed] = self._solve(C, d, points[missed])
+        return rows, M, z0
 
     @staticmethod
-    def _solve(C: Tensor, d: Tensor, rows: Tensor) -> Tensor:
+    def _solve(C: Tensor, d: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         active = active_constraints(C, d, rows)
-        if active is None:  # it was not empty when it was made
+        found = None if active is None else settle(C, d, rows, active)
+        if found is None:
             raise NotConverged(
-                "No projection onto the polyhedron was found: its constraints are too nearly parallel, or v is too "
+                "No projection onto the polyhedron was verified: its constraints are too nearly parallel, or v is too "
                 f"large, at {float(rows.abs().max()):.3g}, for double precision.",
                 math.nan,
             )
-        return active
+        return found
 
     def project(self, v: Tensor) -> Tensor:
-        rows, C, d, active = self._active(v)
-        excess = torch.where(active, rows @ C.T - d, 0.0)
-        z: Tensor = rows - torch.linalg.solve(masked(C @ C.T, active), excess) @ C
+        rows, M, z0 = self._pieces(v)
+        z = torch.einsum("nk,nkl->nl", rows, M) + z0
         z = torch.where(rows.detach().isfinite().all(dim=1, keepdim=True), z, torch.nan)
         return z.to(v.dtype).reshape(v.shape)
 
     def jacobian(self, v: Tensor) -> Tensor:
-        _, C, _, active = self._active(v)
-        normals = torch.where(active[:, :, None], C, 0.0)
-        J = torch.eye(self.size, dtype=C.dtype, device=C.device) - normals.mT @ torch.linalg.solve(
-            masked(C @ C.T, active), normals
-        )
-        result: Tensor = J.to(v.dtype).reshape(*v.shape, self.size)
+        _, M, _ = self._pieces(v)
+        result: Tensor = M.to(v.dtype).reshape(*v.shape, self.size)
         return result
 
     def contains(self, z: Tensor) -> Tensor:

@@ -1,0 +1,129 @@
+"""What every activation offers: sigma, its derivative, its proximal operators, its convex f, and what it acts on."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from lben import checks
+from lben.errors import InvalidInput
+from lben.proximal import Preimage, Reflection
+from lben.slopes import Domain
+
+if TYPE_CHECKING:
+    from lben.jacobians import Jacobian
+
+
+_NAMESAKES = {
+    name.lower(): name for name in ("ReLU", "LeakyReLU", "Tanh", "Sigmoid", "Softplus", "ELU", "HardTanh", "Identity")
+}  # by what torch calls them
+
+
+class Activation(ABC):
+    """A monotone function with slopes in [0, 1], applied unit by unit to the last dimension."""
+
+    units: int | None = None
+    """How many units it is made for; None if it fits any number."""
+
+    own_prox: bool = False
+    """Whether prox^alpha is sigma for every alpha; its slopes are then 0 and 1 alone."""
+
+    rounding: float = 16
+    """How many units of rounding of the largest of its terms may be lost in sigma(v); a generous allowance."""
+
+    block_size: int = 1
+    """How many units act together; their number must be a multiple of it."""
+
+    linear: bool | tuple[bool, ...] = False
+    """Whether sigma(v) = v, for all units or unit by unit: certificates then need no bound on its slope."""
+
+    @abstractmethod
+    def __call__(self, v: Tensor) -> Tensor:
+        """sigma(v)."""
+
+    @abstractmethod
+    def derivative(self, v: Tensor) -> Tensor:
+        """sigma'(v) at the pre-activation v; zero from the left at a kink. Where units act together, see `gain`."""
+
+    @abstractmethod
+    def potential(self, z: Tensor) -> Tensor:
+        """The convex f(z), up to a constant, with prox^1_f = sigma; infinite outside its closed domain."""
+
+    def prox(self, u: Tensor, alpha: float) -> Tensor:
+        """argmin over z of (z - u)^2/2 + alpha*f(z), for any alpha > 0; differentiable in u."""
+        checks.positive("alpha", alpha)
+        if alpha == 1:
+            return self(u)
+        v: Tensor = Preimage.apply(u, alpha, self)  # type: ignore[no-untyped-call]
+        return self(v)
+
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        """u -> 2*prox^alpha_f(u) - u, the Cayley operator of f's subdifferential, for the iterates of a solver."""
+        return lambda u: 2 * self.prox(u, alpha) - u
+
+    def total_potential(self, z: Tensor, lam: Tensor) -> Tensor:
+        """The sum of lam_i f(z_i) over all units, or blocks, of z."""
+        return (lam * self.potential(z)).sum(dim=-1)
+
+    def gain(self, v: Tensor) -> Jacobian:
+        """The Jacobian of sigma at v, as a linear activation, for v of shape (batch, n)."""
+        from lben.jacobians import Gain
+
+        return Gain(self.derivative(v), self.own_prox)
+
+    def groups(self, units: int) -> Tensor | None:
+        """The number of the block that each unit belongs to, where units act together; None where each acts alone.
+
+        Lambda must be constant on every block, or Conditions `W` and `lipschitz` prove nothing.
+        """
+        return None
+
+    def rows(self, index: Tensor) -> Activation:
+        """The activation of some samples of a batch: itself, unless it differs between samples."""
+        return self
+
+
+def check_activation(activation: Activation, units: int) -> Activation:
+    """`activation` if it is one, and made for so many units."""
+    if not isinstance(activation, Activation):
+        given = (
+            activation if isinstance(activation, str) else getattr(activation, "__name__", type(activation).__name__)
+        )
+        own = _NAMESAKES.get(given.lower(), "ReLU")
+        of_torch = " of torch.nn" if isinstance(activation, torch.nn.Module) else ""
+        raise InvalidInput(f"activation must be one of lben's, such as lben.{own}(), not {activation!r}{of_torch}.")
+    if activation.units not in (None, units):
+        raise InvalidInput(f"{activation.units} activations were given for {units} units.")
+    if units % activation.block_size:
+        raise InvalidInput(f"{units} units cannot be divided into the blocks of {activation!r}.")
+    return activation
+
+
+def refuse_blocks(groups: Tensor | None) -> None:
+    """Refuse the blocks of an activation where the metric differs within them."""
+    if groups is not None:
+        raise InvalidInput(
+            "This network takes activations of single units, such as lben.ReLU(); units that act in blocks need an "
+            "LBEN, a MON or an UnconstrainedEN."
+        )
+
+
+class Scalar(Activation):
+    """One scalar function for all units."""
+
+    @property
+    @abstractmethod
+    def domain(self) -> Domain:
+        """The closed interval on which f is finite (f may be infinite at its ends)."""
+
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        return Reflection(self, checks.positive("alpha", alpha))
+
+    def _restrict(self, z: Tensor, value: Tensor) -> Tensor:
+        low, high = self.domain
+        return torch.where((z >= low) & (z <= high), value, torch.full_like(z, math.inf))
