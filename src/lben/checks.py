@@ -64,6 +64,8 @@ def floating(name: str, tensor: Tensor) -> Tensor:
 
 def finite(name: str, tensor: Tensor) -> Tensor:
     """`tensor` if it has no NaN and no infinity."""
+    if tensor.is_meta:
+        raise InvalidInput(f"{name} is on the meta device and holds no numbers.")
     bad = ~torch.isfinite(tensor)
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])

@@ -14,7 +14,9 @@ from torch.nn import functional as F
 from lben import checks
 from lben.activations import Activation, ReLU
 from lben.certify.certificate import Certifiable, Subject
+from lben.certify.condition import sure_monotonicity
 from lben.certify.convolution import ConvSubject, convolution_loss
+from lben.certify.numerics import length
 from lben.certify.wellposed import WellPosedness, best_metric
 from lben.convolutional import ConvExplicit, ConvNetwork
 from lben.convweights import ConvWeights
@@ -34,6 +36,7 @@ from lben.weights import Weights
 PRECISE = PeacemanRachford(tolerance=1e-12)
 _ROUGH = PeacemanRachford(tolerance=1e-4)
 _SLOW_STEPS = 20_000
+_UNDERFLOW = 2.0**-1000  # far above what underflow may take from a sum, and far below whatever matters
 _MOST_UNITS = 2**23  # hidden units that are solved for at once
 
 
@@ -81,8 +84,14 @@ class ExplicitNetwork:
         else:
             self._take_convolution(convolution, sigma, normalize)
         self.network.double().eval()
-        self.monotonicity = self.operator.sure_monotonicity
+        self.monotonicity = self._sure_monotonicity()
         self.proved = self.weights.lam is not None and self.monotonicity > 0
+
+    def _sure_monotonicity(self) -> float:
+        estimate = self.operator.sure_monotonicity
+        return (
+            sure_monotonicity(self.weights.W, self.metric, estimate) if isinstance(self.weights, Weights) else estimate
+        )
 
     def _take_dense(self, subject: Subject, activation: Activation, normalize: Normalize | None) -> None:
         weights = subject.weights
@@ -139,23 +148,27 @@ class ExplicitNetwork:
         return Evaluation(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
     def _evaluate(self, x: Tensor, solver: Solver) -> Evaluation:
-        """z is the exact equilibrium for the bias b + W defect (see `Solution.error_bound`); what rounding adds is
-        bounded by the absolute values of all terms of W c + U x + bz.
+        """z is checked by itself, whatever found it: with r = z - sigma(W z + U x + bz), sigma(..) is the equilibrium
+        for the bias bz + W r, so that |z - z*| <= |r| + |W r|/m in the Lambda norm. What rounding adds to r and to W r
+        is bounded by the absolute values of all terms.
         """
         solution = self._solve(x, solver)
         z = solution.z
         unit = torch.finfo(z.dtype).eps
         normalize = self.network.normalize
         size = x.abs() if normalize is None else (x.abs() + normalize.mean.abs()) / normalize.std
-        spill = self._loss(z + solution.defect, size, z)
+        image = self.network.activation(self.operator.affine(z, self.network._bias(x, None)))
+        r, none = z - image, torch.zeros_like(z)
+        spill = self._loss(z.abs() + image.abs(), size, z) + _UNDERFLOW
         error = torch.full_like(spill, torch.inf)
         if self.proved:
-            proved = solution.error_bound_for(self.operator) * (self.operator.monotonicity / self.monotonicity)
-            error = proved + spill * (1 + (1 + self.operator.norm) / self.monotonicity)
+            m, root = self.monotonicity, self.metric.sqrt()
+            error = length(r * root) + length(self.operator.affine(r, none) * root) / m
+            error = (error + spill * (1 + (2 + self.operator.norm) / m)) * (1 + 1e-9)
             error = torch.nan_to_num(error, nan=torch.inf)
         y = F.linear(z, self.Wo, self.weights.by)
         rounding = (self.weights.hidden_features + 2) * unit * F.linear(z.abs(), self.Wo.abs(), self.weights.by.abs())
-        return Evaluation(y, error, rounding, solution.converged)
+        return Evaluation(y, error, rounding + _UNDERFLOW, solution.converged)
 
     def classify(self, x: Tensor) -> Tensor:
         """The class of each row, -1 where there is no equilibrium; most show theirs long before machine precision."""
@@ -200,13 +213,11 @@ class ExplicitNetwork:
 
     def reach(self, rows: Tensor) -> Tensor:
         """By how much an error of one in the Lambda norm of z can move rows z: |rows Lam^(-1/2)|, row by row."""
-        lengths: Tensor = torch.linalg.vector_norm(rows / self.metric.sqrt(), dim=-1)
-        return lengths
+        return length(rows / self.metric.sqrt()) + _UNDERFLOW
 
 
 def _dense_loss(w: Weights, rounding: float, candidate: Tensor, size: Tensor, z: Tensor) -> Tensor:
     """What rounding may have changed in W c + U x + bz, in the Lambda norm, by the absolute values of all terms."""
     terms = F.linear(candidate.abs(), w.W.abs(), w.bz.abs()) + F.linear(size, w.U.abs())
-    lost = (w.hidden_features + w.in_features + rounding) * torch.finfo(z.dtype).eps * (terms + z.abs())
-    length: Tensor = torch.linalg.vector_norm(lost * w.metric().sqrt(), dim=-1)
-    return length
+    lost = (w.hidden_features + w.in_features + rounding) * torch.finfo(z.dtype).eps * (terms + z.abs()) + _UNDERFLOW
+    return length(lost * w.metric().sqrt())

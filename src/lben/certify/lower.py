@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation, PerUnit, Scalar
-from lben.certify.certificate import Certifiable, Domain, place
+from lben.certify.certificate import Certifiable, Domain, NoVerdict, place
 from lben.certify.explicit import ExplicitNetwork
-from lben.certify.numerics import at_least, undisturbed
+from lben.certify.numerics import at_least, length, undisturbed
 from lben.certify.pieces import steep_inputs
 from lben.convweights import ConvWeights
 from lben.errors import ConvergenceWarning
@@ -27,11 +27,12 @@ _STEEP_MOST = 640  # in one: beyond that a start takes minutes
 _POWER_STEPS = 20
 _ALONG = (0.0, 0.25, 0.5, 0.75, 1.0)  # where on the segment between two inputs the Jacobian is looked at
 _HALF_WIDTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)  # of a pair around a point, in units of the spread of the inputs
+_NEAREST = 1e-290  # distances below this lose digits to underflow
 _RATE = 0.1  # of Adam, in the same units
 
 
 @dataclass(frozen=True, eq=False)
-class LowerBound:
+class LowerBound(NoVerdict):
     """Two inputs that show how large the Lipschitz constant is at least.
 
     value: |y1 - y2| / |x1 - x2|, with the errors of the two outputs subtracted: a true lower bound if `proved`.
@@ -198,13 +199,16 @@ class _Search:
         count = pairs.shape[1]
         result = self.explicit.evaluate(pairs.reshape(2 * count, -1))
         y1, y2 = result.y.reshape(2, count, -1)
-        reach = float(torch.linalg.matrix_norm(self.explicit.Wo / self.explicit.metric.sqrt(), 2))
-        error = torch.linalg.vector_norm(result.rounding, dim=-1)
+        reach = (
+            float(torch.linalg.matrix_norm(self.explicit.Wo / self.explicit.metric.sqrt(), 2)) * (1 + 1e-9) + _NEAREST
+        )
+        error = length(result.rounding)
         if self.explicit.proved:
             error = error + reach * result.hidden_error
-        moved = (torch.linalg.vector_norm(y1 - y2, dim=-1) - error.reshape(2, count).sum(dim=0)).clamp(min=0)
-        distance = torch.linalg.vector_norm(pairs[0] - pairs[1], dim=-1) * (1 + 1e-12)
+        between = length(y1 - y2) * (1 - 4 * (y1.shape[-1] + 8) * torch.finfo(y1.dtype).eps)
+        moved = (between - error.reshape(2, count).sum(dim=0) * (1 + 1e-12)).clamp(min=0)
+        distance = length(pairs[0] - pairs[1])
         both = result.converged.reshape(2, count).all(dim=0)
-        slope = torch.nan_to_num(torch.where(both & (distance > 0), moved / distance, 0.0), nan=0.0, posinf=0.0)
+        slope = torch.nan_to_num(torch.where(both & (distance > _NEAREST), moved / distance, 0.0), nan=0.0, posinf=0.0)
         winner = int(slope.argmax())
         return float(slope[winner]) * (1 - 1e-12), pairs[:, winner]

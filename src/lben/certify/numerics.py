@@ -10,6 +10,9 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
+
+from lben.errors import InvalidInput
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -29,6 +32,21 @@ def undisturbed(function: Callable[Arguments, Result]) -> Callable[Arguments, Re
             return function(*args, **kwargs)
 
     return run
+
+
+def given(tensor: Tensor, name: str) -> Tensor:
+    """`tensor` if it has numbers."""
+    if tensor.is_meta:
+        raise InvalidInput(f"{name} is on the meta device, and has no numbers.")
+    return tensor
+
+
+def length(rows: Tensor) -> Tensor:
+    """The Euclidean norm of each row, rounded up, and neither under- nor overflowing where the entries do not."""
+    largest = rows.abs().amax(dim=-1, keepdim=True)
+    unit = torch.where(largest > 0, largest, 1.0)
+    norms: Tensor = torch.linalg.vector_norm(rows / unit, dim=-1) * unit[..., 0]
+    return norms * (1 + (rows.shape[-1] + 8) * torch.finfo(rows.dtype).eps)
 
 
 def at_most(bound: float, digits: int = 6) -> str:
