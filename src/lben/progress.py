@@ -12,7 +12,7 @@ from lben.extras import need
 Item = TypeVar("Item")
 
 
-def track(items: Iterable[Item], description: str, total: int, *, show: bool) -> Iterator[Item]:
+def track(items: Iterable[Item], description: str, total: int, *, show: bool | None) -> Iterator[Item]:
     """The items, with a bar if `show`."""
     if not show:
         yield from items

@@ -78,6 +78,9 @@ class FrequencyTest:
     def holds(self) -> bool:
         return self.margin > 0
 
+    def __bool__(self) -> bool:
+        return self.holds
+
 
 @undisturbed
 def contraction(

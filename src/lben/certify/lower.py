@@ -65,7 +65,7 @@ def lipschitz_lower_bound(
     steps: int = 200,
     seed: int = 0,
     domain: Domain = "input",
-    progress: bool = False,
+    progress: bool | None = None,
     activation: Activation | None = None,
 ) -> LowerBound:
     """Search for two inputs whose outputs differ as much as possible, relative to their distance.
@@ -107,7 +107,7 @@ class _Search:
         self.points = self._random(min(64, most)) if points is None or len(points) == 0 else self._sample(points, most)
         explicit.network.solver = explicit.suitable(PeacemanRachford(tolerance=1e-6, on_failure="warn"))
 
-    def run(self, restarts: int, steps: int, progress: bool, domain: Domain) -> LowerBound:
+    def run(self, restarts: int, steps: int, progress: bool | None, domain: Domain) -> LowerBound:
         starts = torch.cat([self._steep(restarts), self.points, self._random(restarts)])
         slopes, directions = self._slopes(starts)
         steepest = slopes.topk(min(restarts, len(slopes))).indices
@@ -174,7 +174,7 @@ class _Search:
             v = torch.where(size[:, None] > 0, v / size[:, None], torch.zeros_like(v))
         return size.sqrt(), v
 
-    def _climb(self, pairs: Tensor, steps: int, progress: bool) -> tuple[Tensor, Tensor]:
+    def _climb(self, pairs: Tensor, steps: int, progress: bool | None) -> tuple[Tensor, Tensor]:
         """Adam on the logarithm of |y1 - y2| / |x1 - x2|; the best pair of each start, and the best value over time."""
         moving = pairs.clone().requires_grad_()
         optimizer = torch.optim.Adam([moving], lr=_RATE * self.spread)

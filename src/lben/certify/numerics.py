@@ -14,18 +14,22 @@ from torch import Tensor
 
 from lben.errors import InvalidInput
 
+_SUBNORMAL = 2.0**-1040
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 def undisturbed(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Run a function with gradients on and mixed precision off, as inside `torch.no_grad` or autocast it could not."""
+    """Run a function with gradients on, and with mixed precision and the flushing of small numbers to zero off."""
 
     @wraps(function)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with ExitStack() as settings:
             settings.enter_context(torch.inference_mode(False))
             settings.enter_context(torch.enable_grad())
+            if float(torch.tensor(_SUBNORMAL, dtype=torch.float64) * 1) == 0:
+                torch.set_flush_denormal(False)
+                settings.callback(torch.set_flush_denormal, True)
             for device in ("cpu", "cuda"):
                 if torch.is_autocast_enabled(device):
                     settings.enter_context(torch.autocast(device, enabled=False))

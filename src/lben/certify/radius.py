@@ -62,7 +62,7 @@ def certified_radius(
     pairwise: bool = True,
     domain: Domain = "input",
     solver: Solver | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     activation: Activation | None = None,
 ) -> CertifiedRadius:
     """For each x, a distance within which the class cannot change: min over j of (y_i - y_j - error) / gamma_ij.
@@ -73,6 +73,7 @@ def certified_radius(
         Pairwise bounds are computed once for a network and kept until a weight changes.
     solver: how equilibria are found; by default to a tolerance of 1e-12. What it leaves open is bounded and
         subtracted: a loose tolerance costs radius, never truth.
+    progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
     """
     explicit = ExplicitNetwork(net, activation)
     explicit.require_proof()
@@ -111,7 +112,7 @@ def certified_accuracy(
     pairwise: bool = True,
     domain: Domain = "input",
     solver: Solver | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     activation: Activation | None = None,
 ) -> CertifiedAccuracy:
     """The share of x whose class is y and is proved to stay so under every perturbation up to each of `radii`."""
@@ -206,7 +207,9 @@ def _difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return d, ((a - (d - back)) - (b + back)).abs()
 
 
-def _kept_bounds(net: Certifiable | Weights | ConvWeights, subject: Subject | ConvSubject, progress: bool) -> Tensor:
+def _kept_bounds(
+    net: Certifiable | Weights | ConvWeights, subject: Subject | ConvSubject, progress: bool | None
+) -> Tensor:
     """The pairwise bounds of a network, from where they are kept if no weight has changed."""
     if isinstance(net, Weights | ConvWeights):
         return _pairwise_bounds(subject, progress)
@@ -232,7 +235,7 @@ def _known_to_bounds(subject: Subject | ConvSubject) -> dict[str, Tensor]:
     return tensors
 
 
-def _pairwise_bounds(subject: Subject | ConvSubject, progress: bool) -> Tensor:
+def _pairwise_bounds(subject: Subject | ConvSubject, progress: bool | None) -> Tensor:
     """A bound of y_i - y_j for every pair: the tightest; for a convolution that of the joint metric's multiples."""
     if isinstance(subject, ConvSubject) and subject.weights.metric != "pixel":
         certificate = tightest_convolution(subject, rigorous=False, domain="input")
