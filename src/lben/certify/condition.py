@@ -139,25 +139,30 @@ def sure_monotonicity(W: Tensor, lam: Tensor, estimate: float) -> float:
     return min(estimate, 0.0)
 
 
-def highest_monotonicity(W: Tensor, Y: Tensor, groups: Tensor | None) -> float:
-    """A proved upper bound on m over all metrics, from a positive semidefinite Y that is meant to show it.
+def highest_monotonicity(family: list[Enclosed], witnesses: list[Tensor], groups: Tensor | None) -> float:
+    """A proved upper bound on m over all metrics, for a family of A_j, from the Y_j >= 0 that are meant to show it.
 
-    m is at most the largest ((I - W) Y)_ii / Y_ii where Y_ii > 0, both summed over the units of a block. For Y stands
-    L L', which is positive semidefinite whatever rounding has done to L.
+    m is at most the largest quotient of the sums over j of (A_j Y_j)_ii and (Y_j)_ii, where the second is positive;
+    both summed over the units of a block. For Y stands L L', which is positive semidefinite whatever rounding did to L.
     """
-    used = (Y.diagonal() > 0).nonzero()[:, 0]
-    values, vectors = torch.linalg.eigh(Y[used][:, used])
-    if len(used) == 1:
-        values, vectors = torch.ones_like(values), torch.ones_like(vectors)
-    factor = Enclosed.exact(vectors * values.clamp(min=0).sqrt())
-    A = Enclosed.exact(torch.eye(len(used), dtype=W.dtype)) - Enclosed.exact(W[used][:, used])
-    ones = Enclosed.exact(torch.ones(len(used), 1, dtype=W.dtype))
-    above, below = ((A @ factor) * factor) @ ones, (factor * factor) @ ones
-    own = torch.arange(len(used)) if groups is None else groups[used].unique(return_inverse=True)[1]
-    members = Enclosed.exact((own == torch.arange(int(own.max()) + 1)[:, None]).to(W.dtype))
-    above, below = members @ above, members @ below
-    if len(used) == 1:  # the sign of 1 - W_ii is exact
-        return float(A.mid) * (1 + 4 * EPS if float(A.mid) > 0 else 1 - 4 * EPS)
-    least, most = above.mid + above.error, below.mid - below.error
-    quotients = torch.where(least > 0, least / most, least / (below.mid + below.error))
-    return float(quotients.max()) if bool((most > 0).all()) else math.inf
+    size = len(family[0].mid)
+    used = (torch.stack([Y.diagonal() for Y in witnesses]) > 0).any(dim=0).nonzero()[:, 0]
+    own = torch.arange(size) if groups is None else groups
+    own = own[used].unique(return_inverse=True)[1]
+    if len(family) == len(used) == 1:  # the sign of one entry is that of its midpoint: only one sum was rounded
+        entry = float(family[0].mid[used, used])
+        return entry * (1 + 4 * EPS) if entry > 0 else entry * (1 - 4 * EPS)
+    members = Enclosed.exact((own == torch.arange(int(own.max()) + 1)[:, None]).to(torch.float64))
+    ones = Enclosed.exact(torch.ones(len(used), 1, dtype=torch.float64))
+    nothing = Enclosed.exact(torch.zeros(len(members.mid), 1, dtype=torch.float64))
+    above = below = nothing
+    for A, Y in zip(family, witnesses, strict=True):
+        values, vectors = torch.linalg.eigh(Y[used][:, used])
+        factor = Enclosed.exact(vectors * values.clamp(min=0).sqrt())
+        above = above + members @ (((_at(A, used, used) @ factor) * factor) @ ones)
+        below = below + members @ ((factor * factor) @ ones)
+    top, least, most = above.mid + above.error, below.mid - below.error, below.mid + below.error
+    if not bool((least > 0).all()):
+        return math.inf
+    highest = float(torch.where(top > 0, top / least, top / most).max())
+    return highest + 8 * EPS * abs(highest)

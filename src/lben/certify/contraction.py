@@ -13,7 +13,8 @@ from lben.activations import Activation
 from lben.certify.angles import largest_eigenvalue, largest_kappa, phase
 from lben.certify.centres import Effort, scaled, search_metric
 from lben.certify.certificate import Certifiable, Judged, Subject, Verdict
-from lben.certify.enclosed import Enclosed, balance, definite, stacked
+from lben.certify.condition import highest_monotonicity
+from lben.certify.enclosed import EPS, Enclosed, balance, definite, stacked
 from lben.certify.lmi import diagonal
 from lben.certify.numerics import at_least, at_most, undisturbed
 from lben.certify.riccati import between_solutions
@@ -127,8 +128,8 @@ def best_multiplier(weights: Weights, starts: list[tuple[float, Tensor]]) -> tup
     start = T
     for _ in range(_ROUNDS):
         family = identity - phase(torch.tensor(angles, dtype=W.dtype)) * W
-        start, _, ceiling, _ = search_metric(family, start, _EFFORT)
-        best = min(best, ceiling)
+        start, _, _, Y = search_metric(family, start, _EFFORT)
+        best = min(best, _highest_rate(W, angles, Y))
         M = scaled(W, start)
         kappa, _, worst = largest_eigenvalue((M + M.T) / 4, M / 2)
         if 1 - kappa > rate:
@@ -137,6 +138,19 @@ def best_multiplier(weights: Weights, starts: list[tuple[float, Tensor]]) -> tup
             break
         angles.append(worst)
     return T / T.max(), rate, max(best, rate)
+
+
+def _highest_rate(W: Tensor, angles: list[float], Y: Tensor) -> float:
+    """A bound on the rate that any T proves, from the Y >= 0 of `search_metric`: real and imaginary parts apart."""
+    turns = phase(torch.tensor(angles, dtype=W.dtype))[:, 0, 0]
+    identity, weights = Enclosed.exact(torch.eye(len(W), dtype=W.dtype)), Enclosed.exact(W)
+    family = []
+    for turn in turns:
+        re, im = (Enclosed(part, torch.full_like(part, 8 * EPS)) for part in (turn.real, turn.imag))
+        real, imaginary = identity - weights * re, -(weights * im)
+        family.append(stacked([[real, -imaginary], [imaginary, real]]))
+    witnesses = [torch.cat([torch.cat([y.real, -y.imag], 1), torch.cat([y.imag, y.real], 1)]) for y in Y]
+    return highest_monotonicity(family, witnesses, torch.arange(len(W)).repeat(2))
 
 
 def first_multipliers(weights: Weights) -> list[tuple[float, Tensor]]:

@@ -14,7 +14,7 @@ from lben.certify.centres import Effort, search_metric
 from lben.certify.certificate import Certifiable, Subject, check_size
 from lben.certify.condition import highest_monotonicity, monotone, sure_monotonicity
 from lben.certify.convolution import refuse_convolution
-from lben.certify.enclosed import EPS, TINY
+from lben.certify.enclosed import EPS, TINY, Enclosed
 from lben.certify.numerics import undisturbed
 from lben.convweights import ConvWeights
 from lben.errors import InvalidInput
@@ -103,7 +103,8 @@ def best_metric(W: Tensor, groups: Tensor | None) -> WellPosedness:
     radius = float(torch.linalg.eigvals(size).abs().max())
     lam, m, _, Y = search_metric(A[None], _averaged(_perron(size, radius), groups), _EFFORT, groups)
     m = sure_monotonicity(W, lam, m)
-    best = max(highest_monotonicity(W, Y[0], groups), m)
+    identity = Enclosed.exact(torch.eye(len(W), dtype=W.dtype))
+    best = max(highest_monotonicity([identity - Enclosed.exact(W)], [Y[0]], groups), m)
     return WellPosedness(
         holds=m > 0,
         lam=lam / lam.max(),
