@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import lben
-from lben.certify.distance import proved_monotonicity
+from lben.certify.condition import sure_monotonicity
 from lben.certify.explicit import ExplicitNetwork
 from lben.solvers.base import Problem
 from lben.solvers.loop import solve
@@ -274,7 +274,7 @@ def test_monotonicity_is_not_overstated(spread: float) -> None:
     """m of the stored numbers, by an exact Sylvester test: 2 Lam - Lam W - W' Lam - 2 m Lam has positive minors."""
     for seed in range(12):
         w = weights(1 + seed % 5, seed, torch.float64, spread)
-        m = proved_monotonicity(w.W, w.lam)
+        m = sure_monotonicity(w.W, w.metric(), w.operator().monotonicity)
         computed = w.operator().monotonicity
         assert m <= computed or m == pytest.approx(computed)
         if not m > 0:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 _FIRST = 16  # intervals to begin with
 _SHARP = 1e-9  # relative width at which the search ends
+_UNDERFLOW = 1e-280
 _MOST = 60  # halvings
 
 
@@ -27,8 +28,11 @@ def largest_eigenvalue(N0: Tensor, N1: Tensor) -> tuple[float, float, float]:
 
     Returns an upper bound on it, a value that is attained, and the theta that attains it. The largest eigenvalue is the
     maximum of functions a + r cos(theta - t) with r <= |N1|, each of which exceeds the larger of its values at the
-    ends of an interval of length h by at most |N1| h^2/8. Intervals that may hold the maximum are halved.
+    ends of an interval of length h by at most |N1| h^2/8. Intervals that may hold the maximum are halved. Infinite, and
+    attained at no theta, where the matrices overflow.
     """
+    if not bool(torch.isfinite(N0).all() and torch.isfinite(N1).all()):
+        return math.inf, math.inf, math.nan
     curvature = float(torch.linalg.matrix_norm(N1, 2)) / 8
     size = float(torch.linalg.matrix_norm(N0, 2)) + 8 * curvature
     ends = torch.linspace(0, math.pi, _FIRST + 1, dtype=torch.float64)  # N0 and N1 are real: -theta gives the same
@@ -51,7 +55,8 @@ def largest_eigenvalue(N0: Tensor, N1: Tensor) -> tuple[float, float, float]:
             attained, where = float(values[best]), float(middle[best])
         left, right = torch.cat([left, middle]), torch.cat([middle, right])
         low, high = torch.cat([low, values]), torch.cat([values, high])
-    return bound, attained, where
+    rounding = 32 * len(N0) * torch.finfo(torch.float64).eps * (size + _UNDERFLOW)
+    return bound + rounding, attained, where
 
 
 def largest_kappa(M: Tensor) -> float:

@@ -20,6 +20,9 @@ _NEGLIGIBLE = 1e-20  # of the first rho: nothing is read of what the input reach
 _PULL = 1e-2
 _CENTRED = 0.05  # Newton decrement, squared and halved, at which a stage ends
 _NEWTON_STEPS = 300  # in one stage; a stage of a hard problem of 1,000 units takes 60
+_ALL_STEPS = (
+    2000  # of all stages: where lam must cross tens of decades, each stage takes hundreds, and ends in rounding
+)
 _STAGES = 60
 _SHORTEST = 1e-9  # of a line search
 
@@ -130,7 +133,8 @@ class DensePoint:
 def minimise_rho(problem: Program[P], lam: Tensor, rho: float) -> tuple[Tensor, float, bool]:
     """The smallest rho, and its lam, with X positive definite; from a strictly feasible start.
 
-    The last value is whether it is known to be the smallest, to `gap`: rounding may stop the search before.
+    The last value is whether it is known to be the smallest, to `gap`: rounding, or a lam that must cross very many
+    decades, may stop the search before.
 
     Newton's method on t rho - log det X - k log rho + p'lam, k the rank of K and p small, with t growing until
     (n + k + p'lam)/t, which bounds the distance from the optimum at a centred point, is small.
@@ -140,9 +144,10 @@ def minimise_rho(problem: Program[P], lam: Tensor, rho: float) -> tuple[Tensor, 
         raise ValueError("The barrier method needs a strictly feasible start.")
     pull = _pull(problem, lam)
     t = _GROWTH * (problem.size + problem.rank) / rho
-    finished = False
+    finished, left = False, _ALL_STEPS
     for _ in range(_STAGES):
-        point, centred = _centre(problem, point, t, pull)
+        point, centred, taken = _centre(problem, point, t, pull, min(left, _NEWTON_STEPS))
+        left -= taken
         order = problem.size + problem.rank + float(pull @ point.lam)
         finished = centred and (order / t <= problem.gap * point.rho or point.rho <= _NEGLIGIBLE * rho)
         if finished or not centred:
@@ -158,20 +163,20 @@ def _pull(problem: Program[P], start: Tensor) -> Tensor:
     return pull
 
 
-def _centre(problem: Program[P], point: P, t: float, pull: Tensor) -> tuple[P, bool]:
-    """Newton with backtracking at one t; whether it got there, or rounding stopped it first."""
-    for _ in range(_NEWTON_STEPS):
+def _centre(problem: Program[P], point: P, t: float, pull: Tensor, most: int) -> tuple[P, bool, int]:
+    """Newton with backtracking at one t; whether it got there, or rounding or `most` stopped it; the steps it took."""
+    for taken in range(most):
         gradient, hessian = problem.derivatives(point, t, pull)
         step, decrement = grouped_direction(gradient, hessian, problem.groups)
         if not decrement >= 0:
-            return point, False
+            return point, False, taken
         if decrement <= _CENTRED:
-            return point, True
+            return point, True, taken
         moved = _search(problem, point, t, pull, step, decrement)
         if moved is None:
-            return point, decrement <= 1
+            return point, decrement <= 1, taken
         point = moved
-    return point, False
+    return point, False, most
 
 
 def _total(matrices: Tensor) -> Tensor:

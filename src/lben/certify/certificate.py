@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lben.activations import Activation, ReLU, check_activation
+from lben.certify.condition import Balanced
+from lben.certify.enclosed import definite
 from lben.certify.numerics import at_most
 from lben.convweights import ConvWeights
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
@@ -21,6 +23,7 @@ Domain = Literal["input", "pixels"]
 Verdict = Literal["holds", "fails", "undecided"]
 NO_BOUND = 1e-30
 """What is reported, at most, where outputs do not depend on inputs at all: every gamma > 0 holds."""
+MOST_UNITS = 4096
 _INFLATIONS = 28  # from a billionth, doubled each time, to a quarter
 
 
@@ -46,10 +49,20 @@ class Judged:
     def holds(self) -> bool:
         return self.verdict == "holds"
 
+    def __bool__(self) -> bool:
+        return self.holds
+
     @property
     def status(self) -> str:
         """How far it is proved, if it holds."""
         return "proved, rounding included" if self.rigorous else "proved up to rounding"
+
+
+class NoVerdict:
+    """What a record says that has numbers and no verdict, where it is asked for a truth value."""
+
+    def __bool__(self) -> bool:
+        raise InvalidInput(f"{type(self).__name__} is neither true nor false: compare its numbers.")
 
 
 def place(domain: Domain) -> str:
@@ -98,12 +111,14 @@ class Subject:
 
     linear: which units are the identity, shape (n,). scale: the smallest std of `Normalize`, None without one.
     groups: the number of each unit's block, on which the metric must be constant; None where units act alone.
+    loose: what the entries of Wo may be off by; None where they are exact.
     """
 
     weights: Weights
     linear: Tensor
     scale: float | None
     groups: Tensor | None = None
+    loose: Tensor | None = None
 
     @staticmethod
     def of(net: Certifiable | Weights | ConvWeights, activation: Activation | None = None) -> Subject:
@@ -114,6 +129,7 @@ class Subject:
         else:
             Subject.refuse(net, activation)
             assert not isinstance(net, ConvWeights)
+            check_size(getattr(net, "hidden_features", 0))
             with torch.no_grad():
                 given = net.weights()
             if not isinstance(given, Weights):
@@ -123,6 +139,7 @@ class Subject:
             weights = given
             activation = net.activation
             scale = None if net.normalize is None else net.normalize.scale
+        check_size(weights.hidden_features)
         weights = weights.detach().validate()
         own: dict[str, Any] = {  # a copy, for the tensors of a network change under its name
             name: tensor.to("cpu", torch.float64, copy=True) for name, tensor in weights.tensors().items()
@@ -146,6 +163,16 @@ class Subject:
         return domain_scale(self.scale, domain)
 
 
+def check_size(units: int) -> None:
+    """Pass a number of units whose matrices fit into memory."""
+    if units > MOST_UNITS:
+        raise InvalidInput(
+            f"{units:,} units are too many: a dense certificate works on some twenty matrices of {units:,} x "
+            f"{units:,}, {8e-9 * units**2:.1f} GB each, and is for at most {MOST_UNITS:,} units. Certify parts of the "
+            "network and multiply their bounds, or use a convolutional network, which is certified by frequencies."
+        )
+
+
 def domain_scale(scale: float | None, domain: Domain) -> float:
     """What a bound in `domain` is multiplied by to be one at the network's input; `scale` is that of pixels."""
     if domain not in ("input", "pixels"):
@@ -161,8 +188,7 @@ def domain_scale(scale: float | None, domain: Domain) -> float:
 class Reduced:
     """A network without its linear units: z = sigma(W z + U x + ..), y = Wo z + D x + ... `kept` are the others.
 
-    `terms` are the same with every term of every sum in absolute value, and `loose` is the relative error of those that
-    an elimination leaves.
+    Only a search works on it: whatever it finds is proved by `Balanced`.
     """
 
     W: Tensor
@@ -170,8 +196,6 @@ class Reduced:
     Wo: Tensor
     D: Tensor | None
     kept: Tensor
-    terms: Reduced | None = None
-    loose: float = 0.0
 
     @staticmethod
     def of(weights: Weights, linear: Tensor) -> Reduced:
@@ -179,19 +203,11 @@ class Reduced:
         kept, gone = (~linear).nonzero()[:, 0], linear.nonzero()[:, 0]
         W, U, Wo = weights.W, weights.U, weights.Wo
         if len(gone) == 0:
-            return Reduced(W, U, Wo, None, kept, Reduced(W.abs(), U.abs(), Wo.abs(), None, kept))
+            return Reduced(W, U, Wo, None, kept)
         system = torch.eye(len(gone), dtype=W.dtype) - W[gone][:, gone]
-        loose = 16 * len(gone) * torch.finfo(W.dtype).eps * float(torch.linalg.cond(system))
-        if not loose < 0.1:
-            raise NotWellPosed("The linear units alone have no unique equilibrium: I - W is singular on them.", 0.0)
+        if not 16 * len(gone) * torch.finfo(W.dtype).eps * float(torch.linalg.cond(system)) < 0.1:
+            raise NotWellPosed("The linear units alone are unsolvable: to rounding, I - W is singular on them.", 0.0)
         through = torch.linalg.solve(system, torch.cat([W[gone][:, kept], U[gone]], dim=1))
-        into = Reduced._substitute(W, U, Wo, kept, gone, through)
-        return replace(
-            into, terms=Reduced._substitute(W.abs(), U.abs(), Wo.abs(), kept, gone, through.abs()), loose=loose
-        )
-
-    @staticmethod
-    def _substitute(W: Tensor, U: Tensor, Wo: Tensor, kept: Tensor, gone: Tensor, through: Tensor) -> Reduced:
         W_through, U_through = through[:, : len(kept)], through[:, len(kept) :]
         back = W[kept][:, gone]
         return Reduced(
@@ -208,45 +224,17 @@ class Reduced:
         With D it is [[M - Lam U U' Lam/gamma, Wo' + Lam U D'/gamma], [., gamma I - D D'/gamma]], whose Schur
         complement at D = 0 is that of Condition `lipschitz`; M = 2 Lam - Lam W - W' Lam.
         """
-        return self._assemble(lam, gamma, -1.0)
-
-    def judge(self, lam: Tensor, gamma: float | None, matrix: Tensor) -> Verdict:
-        """Whether `matrix`, the condition as computed, is positive definite beyond rounding."""
-        assert self.terms is not None
-        terms = self.terms._assemble(lam, gamma, 1.0)
-        return judge(matrix, terms, products=len(terms) + self.U.shape[1], loose=self.loose)
-
-    def _assemble(self, lam: Tensor, gamma: float | None, sign: float) -> Tensor:
-        half = torch.diag(lam) + sign * lam[:, None] * self.W
+        half = torch.diag(lam) - lam[:, None] * self.W
         M = half + half.T
         if gamma is None:
             return M
         scaled = lam[:, None] * self.U
-        M = M + sign / gamma * (scaled @ scaled.T)
+        M = M - scaled @ scaled.T / gamma
         if self.D is None:
-            return M + sign / gamma * (self.Wo.T @ self.Wo)
+            return M - self.Wo.T @ self.Wo / gamma
         side = self.Wo.T + scaled @ self.D.T / gamma
-        corner = gamma * torch.eye(len(self.D), dtype=M.dtype) + sign / gamma * (self.D @ self.D.T)
+        corner = gamma * torch.eye(len(self.D), dtype=M.dtype) - self.D @ self.D.T / gamma
         return torch.cat([torch.cat([M, side], 1), torch.cat([side.T, corner], 1)])
-
-
-def judge(matrix: Tensor, terms: Tensor, *, products: int, loose: float = 0.0) -> Verdict:
-    """Whether a symmetric matrix, as computed in double precision, is positive definite beyond rounding.
-
-    `terms` is the same matrix with every term of every sum in absolute value, `products` the length of the longest sum
-    of products, and `loose` the relative error of the terms themselves. Rows and columns are first scaled by the size
-    of their terms, which changes no verdict: a metric may spread over many decades. The rounding error of an eigenvalue
-    is then bounded by the longest row of `terms`, times the length of the longest sum.
-    """
-    if not len(terms):
-        return "holds"
-    if not bool((terms.diagonal() > 0).all()):
-        return "undecided"  # a zero on the diagonal: at best it is singular
-    scale = terms.diagonal().rsqrt()
-    smallest = float(torch.linalg.eigvalsh(scale[:, None] * matrix * scale)[0])
-    longest = float((scale[:, None] * terms * scale).sum(dim=1).max())
-    rounding = ((products + 16) * torch.finfo(matrix.dtype).eps + 4 * loose) * longest
-    return "holds" if smallest > rounding else "fails" if smallest < -rounding else "undecided"
 
 
 def check(subject: Subject, lam: Tensor, gamma: float | None, *, rigorous: bool, domain: Domain) -> Certificate:
@@ -255,21 +243,24 @@ def check(subject: Subject, lam: Tensor, gamma: float | None, *, rigorous: bool,
     It is computed from the weights alone, in double precision, or in ball arithmetic where `rigorous`.
     """
     scale = subject.scale_of(domain)
-    at_input = None if gamma is None else gamma * scale
-    reduced = Reduced.of(subject.weights, torch.isnan(lam))
-    multipliers = lam[reduced.kept]
-    matrix = reduced.condition(multipliers, at_input)
-    if not bool(torch.isfinite(matrix).all()):
-        raise InvalidInput("The matrix of the condition overflows: the weights or lam are too large.")
-    values, vectors = torch.linalg.eigh(matrix)
-    margin = float(values[0]) if len(values) else math.inf
+    condition = Balanced.of(subject.weights, lam, gamma, scale, loose=subject.loose)
+    margin = _margin(subject, lam, None if gamma is None else gamma * scale)
     if rigorous:
         from lben.certify.rigorous import decide
 
-        verdict = decide(subject.weights, lam, gamma, scale, matrix, vectors)
+        verdict = decide(subject.weights, lam, gamma, scale, condition)
         return Certificate(verdict, gamma, margin, lam, domain, "ball arithmetic", True)
-    verdict = reduced.judge(multipliers, at_input, matrix)
+    verdict = "undecided" if condition.X is None else definite(condition.X)
     return Certificate(verdict, gamma, margin, lam, domain, "eigenvalues in double precision", False)
+
+
+def _margin(subject: Subject, lam: Tensor, gamma: float | None) -> float:
+    """The smallest eigenvalue of the condition as double precision has it."""
+    reduced = Reduced.of(subject.weights, torch.isnan(lam))
+    matrix = reduced.condition(lam[reduced.kept], gamma) if gamma != 0 else torch.full((1, 1), torch.inf)
+    if not bool(torch.isfinite(matrix).all()):
+        raise InvalidInput("The matrix of the condition overflows: the weights or lam are too large.")
+    return float(torch.linalg.eigvalsh(matrix)[0]) if len(matrix) else math.inf
 
 
 def confirmed(gamma: float, method: str, prove: Callable[[float], Certificate]) -> Certificate:

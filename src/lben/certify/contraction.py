@@ -12,7 +12,9 @@ from torch import Tensor
 from lben.activations import Activation
 from lben.certify.angles import largest_eigenvalue, largest_kappa, phase
 from lben.certify.centres import Effort, scaled, search_metric
-from lben.certify.certificate import Certifiable, Judged, Subject, Verdict, judge
+from lben.certify.certificate import Certifiable, Judged, Subject, Verdict
+from lben.certify.condition import highest_monotonicity
+from lben.certify.enclosed import EPS, Enclosed, balance, definite, stacked
 from lben.certify.lmi import diagonal
 from lben.certify.numerics import at_least, at_most, undisturbed
 from lben.certify.riccati import between_solutions
@@ -77,6 +79,9 @@ class FrequencyTest:
     def holds(self) -> bool:
         return self.margin > 0
 
+    def __bool__(self) -> bool:
+        return self.holds
+
 
 @undisturbed
 def contraction(
@@ -123,8 +128,8 @@ def best_multiplier(weights: Weights, starts: list[tuple[float, Tensor]]) -> tup
     start = T
     for _ in range(_ROUNDS):
         family = identity - phase(torch.tensor(angles, dtype=W.dtype)) * W
-        start, _, ceiling, _ = search_metric(family, start, _EFFORT)
-        best = min(best, ceiling)
+        start, _, _, Y = search_metric(family, start, _EFFORT)
+        best = min(best, _highest_rate(W, angles, Y))
         M = scaled(W, start)
         kappa, _, worst = largest_eigenvalue((M + M.T) / 4, M / 2)
         if 1 - kappa > rate:
@@ -133,6 +138,19 @@ def best_multiplier(weights: Weights, starts: list[tuple[float, Tensor]]) -> tup
             break
         angles.append(worst)
     return T / T.max(), rate, max(best, rate)
+
+
+def _highest_rate(W: Tensor, angles: list[float], Y: Tensor) -> float:
+    """A bound on the rate that any T proves, from the Y >= 0 of `search_metric`: real and imaginary parts apart."""
+    turns = phase(torch.tensor(angles, dtype=W.dtype))[:, 0, 0]
+    identity, weights = Enclosed.exact(torch.eye(len(W), dtype=W.dtype)), Enclosed.exact(W)
+    family = []
+    for turn in turns:
+        re, im = (Enclosed(part, torch.full_like(part, 8 * EPS)) for part in (turn.real, turn.imag))
+        real, imaginary = identity - weights * re, -(weights * im)
+        family.append(stacked([[real, -imaginary], [imaginary, real]]))
+    witnesses = [torch.cat([torch.cat([y.real, -y.imag], 1), torch.cat([y.imag, y.real], 1)]) for y in Y]
+    return highest_monotonicity(family, witnesses, torch.arange(len(W)).repeat(2))
 
 
 def first_multipliers(weights: Weights) -> list[tuple[float, Tensor]]:
@@ -162,18 +180,25 @@ def _prove(weights: Weights, T: Tensor, rate: float, given_up: float, best: floa
     P = between_solutions(M - 2 * kappa * identity, M @ M.T, identity) * torch.outer(root, root)
     if not bool(torch.isfinite(P).all()):
         return Contraction("undecided", None, best, None, T, math.nan, "no solution of the Riccati equation", False)
-    side = P @ weights.W + torch.diag(T)
-    matrix = blocks(2 * (1 - proved) * P, -side, 2 * torch.diag(T))
-    margin, vectors = unit_margin(matrix)
+    k = balance(T)
+    metric, D, W = scaled_metric(P, T, weights.W, k)
+    least = Enclosed.exact(torch.tensor(1.0, dtype=T.dtype)) - Enclosed.exact(torch.tensor(proved, dtype=T.dtype))
+    first = metric * least
+    X = stacked([[first + first, -(metric @ W + D)], [-(metric @ W + D).T, D + D]])
+    margin = unit_margin(X.mid)
     if rigorous:
         from lben.certify.rigorous import decide_contraction
 
-        verdict = decide_contraction(weights, P, T, proved, matrix, vectors)
+        verdict = decide_contraction(weights, P, T, proved, X, torch.cat([k, k]))
         return Contraction(verdict, proved, best, P, T, margin, "ball arithmetic", True)
-    sizes = P.abs() @ weights.W.abs() + torch.diag(T)
-    terms = blocks(2 * (1 - proved) * P.abs(), sizes, 2 * torch.diag(T))
-    verdict = judge(matrix, terms, products=len(terms))
-    return Contraction(verdict, proved, best, P, T, margin, "eigenvalues in double precision", False)
+    return Contraction(definite(X), proved, best, P, T, margin, "eigenvalues in double precision", False)
+
+
+def scaled_metric(P: Tensor, T: Tensor, W: Tensor, k: Tensor) -> tuple[Enclosed, Enclosed, Enclosed]:
+    """P, T and W in units of the states that are powers of two: 2^k P 2^k, 2^k T 2^k as a matrix, 2^-k W 2^k."""
+    both = k[:, None] + k
+    metric, D = Enclosed.exact(P).shifted(both), Enclosed.exact(torch.diag(T)).shifted(both)
+    return metric, D, Enclosed.exact(W).shifted(k - k[:, None])
 
 
 @undisturbed
@@ -198,16 +223,10 @@ def frequency_test(net: Certifiable | Weights | Tensor, *, lam: Tensor | None = 
     return FrequencyTest(2 - 2 * bound, math.tan(theta / 2) if theta < math.pi else math.inf)
 
 
-def unit_margin(matrix: Tensor) -> tuple[float, Tensor]:
-    """The smallest eigenvalue of a matrix scaled to a unit diagonal, and its eigenvectors in the matrix's scale."""
+def unit_margin(matrix: Tensor) -> float:
+    """The smallest eigenvalue of a matrix scaled to a unit diagonal; NaN where it overflows."""
     scale = matrix.diagonal().abs().rsqrt()
     scaled_matrix = scale[:, None] * matrix * scale
     if not bool(torch.isfinite(scaled_matrix).all()):
-        return math.nan, torch.eye(len(matrix), dtype=matrix.dtype)
-    values, vectors = torch.linalg.eigh(scaled_matrix)
-    return float(values[0]), scale[:, None] * vectors
-
-
-def blocks(first: Tensor, side: Tensor, second: Tensor) -> Tensor:
-    """[[first, side], [side', second]]."""
-    return torch.cat([torch.cat([first, side], dim=1), torch.cat([side.T, second], dim=1)])
+        return math.nan
+    return float(torch.linalg.eigvalsh(scaled_matrix)[0])

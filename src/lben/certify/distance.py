@@ -19,43 +19,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lben.activations import Activation
+from lben.certify.enclosed import EPS
+from lben.certify.numerics import norm_bound
 from lben.convweights import ConvWeights
 from lben.normalize import Normalize
-from lben.norms import row_norm
 from lben.weights import Weights
 
-UNIT = torch.finfo(torch.float64).eps  # twice the unit roundoff: what is left pays for the rounding of the bounds
 _TINY = torch.finfo(torch.float64).tiny
-_LOST = 1e-150  # more than underflow can take from an entry of Lam^(1/2) (I - W) Lam^(-1/2)
 _LARGEST_IMAGE = 2**20  # hidden units that are convolved directly at once
-
-
-def norm_bound(x: Tensor) -> Tensor:
-    """An upper bound on |x| of each row, though its entries, or what they were made of, may have underflowed."""
-    return row_norm(x) * (1 + (x.shape[-1] + 16) * UNIT) + x.shape[-1] * _TINY
-
-
-def proved_monotonicity(W: Tensor, lam: Tensor | None) -> float:
-    """A number that the m of I - W in the metric is not below; -inf where none is proved.
-
-    With S the symmetric part of Lam^(1/2) (I - W) Lam^(-1/2), a Cholesky factorisation of S - s I that runs to its end
-    proves m >= s but for what rounding explains (see `verified.py`).
-    """
-    A = torch.eye(len(W), dtype=W.dtype) - W
-    root = torch.ones(len(W), dtype=W.dtype) if lam is None else lam.sqrt()
-    B = root[:, None] * A / root
-    S, terms = (B + B.T) / 2, (B.abs() + B.abs().T) / 2
-    if not bool(torch.isfinite(terms).all()):
-        return -math.inf
-    n = len(W)
-    inexact = 8 * UNIT * float(terms.sum(dim=1).max()) * (1 + n * UNIT) + n * _LOST
-    guess = float(torch.linalg.eigvalsh(S)[0])
-    needed = 2 * (n + 4) * UNIT * (float(S.diagonal().abs().sum()) + n * abs(guess))
-    for shift in (guess - 2 * needed, guess - 16 * needed, guess / 2):
-        _, info = torch.linalg.cholesky_ex(S - shift * torch.eye(n, dtype=W.dtype))
-        if int(info) == 0:
-            return shift - needed - inexact
-    return -math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +48,7 @@ class Hidden:
         off = self._off(z, v)
         moved = self._residual(z, v, x, normalize, bias) + self._product(off, absolute=True)
         error = norm_bound(off * root) + norm_bound(moved * root) / self.monotonicity
-        return torch.nan_to_num(error * (1 + 8 * UNIT), nan=math.inf, posinf=math.inf)
+        return torch.nan_to_num(error * (1 + 8 * EPS), nan=math.inf, posinf=math.inf)
 
     def _off(self, z: Tensor, v: Tensor) -> Tensor:
         """A bound on |z - sigma(v)|: torch's functions are not correctly rounded, and `rounding` says what to allow.
@@ -88,7 +59,7 @@ class Hidden:
         sizes = z.abs() + again.abs() + v.abs()
         if self.activation.block_size > 1 or self.activation.groups(z.shape[-1]) is not None:
             sizes = sizes.amax(dim=-1, keepdim=True).expand_as(sizes)
-        return (z - again).abs() + self.activation.rounding * UNIT * sizes + _TINY
+        return (z - again).abs() + self.activation.rounding * EPS * sizes + _TINY
 
     def _residual(self, z: Tensor, v: Tensor, x: Tensor, normalize: Normalize | None, bias: Tensor | None) -> Tensor:
         """A bound on |v - W z - U x - bz|: what is computed, and what rounding may have changed in sums so long."""
@@ -100,7 +71,7 @@ class Hidden:
         if bias is not None:
             rest, terms = rest - bias, terms + bias.abs()
         length = _longest(w)
-        return rest.abs() + length * UNIT * terms + length * _TINY
+        return rest.abs() + length * EPS * terms + length * _TINY
 
     def _product(self, z: Tensor, *, absolute: bool) -> Tensor:
         """W z, or a bound on |W| z."""

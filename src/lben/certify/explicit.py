@@ -13,9 +13,11 @@ from torch.nn import functional as F
 from lben import checks
 from lben.activations import Activation, ReLU
 from lben.certify.certificate import Certifiable, Subject
+from lben.certify.condition import sure_monotonicity
 from lben.certify.convolution import ConvSubject
-from lben.certify.distance import UNIT, Hidden, norm_bound, proved_monotonicity
-from lben.certify.numerics import undisturbed
+from lben.certify.distance import Hidden
+from lben.certify.enclosed import EPS
+from lben.certify.numerics import norm_bound, undisturbed
 from lben.certify.wellposed import WellPosedness, best_metric
 from lben.convolutional import ConvExplicit, ConvNetwork
 from lben.convweights import ConvWeights
@@ -35,7 +37,8 @@ from lben.weights import Weights
 PRECISE = PeacemanRachford(tolerance=1e-12)
 _ROUGH = PeacemanRachford(tolerance=1e-4)
 _SLOW_STEPS = 20_000
-_MOST_UNITS = 2**23  # hidden units that are solved for at once
+_UNDERFLOW = 2.0**-1000  # far above what underflow may take from a sum, and far below whatever matters
+_MOST_EPSS = 2**23  # hidden units that are solved for at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +97,7 @@ class ExplicitNetwork:
         self.operator: Operator = weights.operator()
         self.Wo, self.metric = weights.Wo, weights.metric()
         self.network = EquilibriumNetwork(Explicit(weights), activation, None, normalize)
-        self.monotonicity = proved_monotonicity(weights.W, weights.lam)
+        self.monotonicity = sure_monotonicity(weights.W, self.metric, self.operator.sure_monotonicity)
 
     def _take_convolution(self, subject: ConvSubject, activation: Activation, normalize: Normalize | None) -> None:
         tried = subject.with_metric()
@@ -134,7 +137,7 @@ class ExplicitNetwork:
     @torch.no_grad()
     def evaluate(self, x: Tensor, solver: Solver = PRECISE) -> Evaluation:
         """Outputs for rows x, with the errors that the solver and rounding leave; many rows are taken in parts."""
-        size = max(1, _MOST_UNITS // self.weights.hidden_features)
+        size = max(1, _MOST_EPSS // self.weights.hidden_features)
         parts = [self._evaluate(rows, solver) for rows in x.split(size)]
         names = [field.name for field in fields(Evaluation)]
         return Evaluation(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
@@ -144,7 +147,7 @@ class ExplicitNetwork:
         z = solution.z
         y = F.linear(z, self.Wo, self.weights.by)
         terms = F.linear(z.abs(), self.Wo.abs(), self.weights.by.abs())
-        rounding = (self.weights.hidden_features + 8) * (UNIT * terms + torch.finfo(z.dtype).tiny)
+        rounding = (self.weights.hidden_features + 8) * (EPS * terms + torch.finfo(z.dtype).tiny)
         error = self.hidden.error(z, solution.v, x, normalize=self.network.normalize)
         return Evaluation(y, error, rounding, solution.converged)
 

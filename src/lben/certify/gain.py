@@ -12,8 +12,10 @@ from lben.activations import Activation
 from lben.certify.angles import largest_eigenvalue, phase
 from lben.certify.barrier import Quadratic, minimise_rho
 from lben.certify.centres import scaled
-from lben.certify.certificate import Certifiable, Domain, Judged, Verdict, judge, place
-from lben.certify.contraction import best_multiplier, blocks, first_multipliers, single_units, unit_margin
+from lben.certify.certificate import Certifiable, Domain, Judged, Verdict, place
+from lben.certify.condition import root_of
+from lben.certify.contraction import best_multiplier, first_multipliers, scaled_metric, single_units, unit_margin
+from lben.certify.enclosed import Enclosed, balance, definite, stacked
 from lben.certify.numerics import at_most, undisturbed
 from lben.certify.riccati import between_solutions
 from lben.certify.sdp import smallest_rho
@@ -190,27 +192,33 @@ def _prove(
     T = T * (1 + gap / 4)
     in_domain = gain * (1 + gap) / scale
     proved = in_domain * scale
-    W, U, Wo, D, root = weights.W, weights.U, weights.Wo, torch.diag(T), T.sqrt()
-    M, out, side = scaled(W, T), Wo / root, root[:, None] * U / proved
+    root = T.sqrt()
+    M, out, side = scaled(weights.W, T), weights.Wo / root, root[:, None] * weights.U / proved
     identity = torch.eye(len(T), dtype=T.dtype)
     through = torch.linalg.solve_ex(2 * identity - out.T @ out, torch.cat([identity, M.T], dim=1)).result
     R, RM = through[:, : len(T)], through[:, len(T) :]
     P = between_solutions(M @ R - identity, M @ RM + side @ side.T, R) * torch.outer(root, root)
     if not bool(torch.isfinite(P).all()):
         return _nothing("undecided", domain, "no solution of the Riccati equation")
-    corner = 2 * D - Wo.T @ Wo
-    into = P @ U / proved
-    matrix = blocks(2 * P - into @ into.T, -(P @ W + D), corner)
-    if not bool(torch.isfinite(matrix).all()):
+    X, exponents = _inequality(weights, P, T, in_domain, scale)
+    if not X.finite():
         return _nothing("undecided", domain, "the matrix of the inequality overflows")
-    margin, vectors = unit_margin(matrix)
+    margin = unit_margin(X.mid)
     if rigorous:
         from lben.certify.rigorous import decide_gain
 
-        verdict = decide_gain(weights, P, T, in_domain, scale, matrix, vectors)
+        verdict = decide_gain(weights, P, T, in_domain, scale, X, exponents)
         return IncrementalGain(verdict, in_domain, P, T, margin, domain, "ball arithmetic", True)
-    into = P.abs() @ U.abs() / proved
-    first = 2 * P.abs() + into @ into.T
-    terms = blocks(first, P.abs() @ W.abs() + D, 2 * D + Wo.abs().T @ Wo.abs())
-    verdict = judge(matrix, terms, products=len(terms) + U.shape[1] + len(Wo))
-    return IncrementalGain(verdict, in_domain, P, T, margin, domain, "eigenvalues in double precision", False)
+    return IncrementalGain(definite(X), in_domain, P, T, margin, domain, "eigenvalues in double precision", False)
+
+
+def _inequality(weights: Weights, P: Tensor, T: Tensor, gain: float, scale: float) -> tuple[Enclosed, Tensor]:
+    """[[2 P - P U U' P/g^2, -(P W + T)], [., 2 T - Wo'Wo]] with g = gain times scale, and how its rows are scaled."""
+    k = balance(T)
+    metric, D, W = scaled_metric(P, T, weights.W, k)
+    g, e = root_of(gain, scale)
+    into = metric @ (Enclosed.exact(weights.U).shifted((-k - 2 * e)[:, None]) * g.inverse())
+    out = Enclosed.exact(weights.Wo).shifted(k.expand_as(weights.Wo))
+    side = -(metric @ W + D)
+    X = stacked([[metric + metric - into @ into.T, side], [side.T, D + D - out.T @ out]])
+    return X, torch.cat([k, k])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation
-from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, check
+from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, check, confirmed
 from lben.certify.convolution import ConvSubject, certify_convolution, convolution_product_bound
+from lben.certify.enclosed import EPS
 from lben.certify.numerics import undisturbed
 from lben.certify.sdp import tightest
 from lben.certify.wellposed import best_metric
@@ -77,6 +80,7 @@ def diagonal(lam: Tensor, n: int, linear: Tensor) -> Tensor:
         lam = lam.diagonal()
     if lam.shape != (n,):
         raise InvalidInput(f"lam must have shape ({n},), not {tuple(lam.shape)}.")
+    checks.there("lam", lam)
     lam = lam.detach().to("cpu", torch.float64)
     needed = ~(torch.isnan(lam) & linear)
     checks.finite("lam", lam[needed])
@@ -91,7 +95,8 @@ def product_bound(
 ) -> float:
     """|Wo Lam^(-1/2)| |Lam^(1/2) U| / m: the cheap bound, in the metric the weights carry or one that is found.
 
-    To see what `tightest_bound` gains. Raises NotWellPosed where m <= 0.
+    To see what `tightest_bound` gains; rounded up until Condition `lipschitz` proves it.
+    Raises NotWellPosed where m <= 0.
     """
     convolution = ConvSubject.of(net, activation)
     if convolution is not None:
@@ -110,6 +115,14 @@ def product_bound(
             f"No bound is known for these weights: in their metric I - W is not monotone (m = {m:.6g}).", 2 * m
         )
     root = lam.sqrt()
-    out = torch.linalg.matrix_norm(weights.Wo / root, 2)
-    into = torch.linalg.matrix_norm(root[:, None] * weights.U, 2)
-    return float(out * into) / m / scale
+    out = float(torch.linalg.matrix_norm(weights.Wo / root, 2))
+    into = float(torch.linalg.matrix_norm(root[:, None] * weights.U, 2))
+    if not (bool(weights.Wo.any()) and bool(weights.U.any())):
+        return 0.0
+    bound = out * into / m
+    if not 0 < bound < math.inf:
+        raise InvalidInput(f"The bound {out:.3g} * {into:.3g} / {m:.3g} lies beyond the range of double precision.")
+    metric = lam * (out / into)  # the multiple in which Condition `lipschitz` holds for every larger gamma
+    proof = confirmed(bound, "product", lambda g: check(subject, metric, g, rigorous=False, domain="input"))
+    assert proof.gamma is not None
+    return proof.gamma / scale * (1 + 4 * EPS)

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation, PerUnit, Scalar
-from lben.certify.certificate import Certifiable, Domain, place
+from lben.certify.certificate import Certifiable, Domain, NoVerdict, place
 from lben.certify.explicit import ExplicitNetwork
-from lben.certify.numerics import at_least, undisturbed
+from lben.certify.numerics import at_least, norm_bound, undisturbed
 from lben.certify.pieces import steep_inputs
 from lben.convweights import ConvWeights
 from lben.errors import ConvergenceWarning
+from lben.norms import row_norm
 from lben.progress import track
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
@@ -27,11 +28,12 @@ _STEEP_MOST = 640  # in one: beyond that a start takes minutes
 _POWER_STEPS = 20
 _ALONG = (0.0, 0.25, 0.5, 0.75, 1.0)  # where on the segment between two inputs the Jacobian is looked at
 _HALF_WIDTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)  # of a pair around a point, in units of the spread of the inputs
+_NEAREST = 1e-290  # distances below this lose digits to underflow
 _RATE = 0.1  # of Adam, in the same units
 
 
 @dataclass(frozen=True, eq=False)
-class LowerBound:
+class LowerBound(NoVerdict):
     """Two inputs that show how large the Lipschitz constant is at least.
 
     value: |y1 - y2| / |x1 - x2|, with the errors of the two outputs subtracted: a true lower bound if `proved`.
@@ -64,7 +66,7 @@ def lipschitz_lower_bound(
     steps: int = 200,
     seed: int = 0,
     domain: Domain = "input",
-    progress: bool = False,
+    progress: bool | None = None,
     activation: Activation | None = None,
 ) -> LowerBound:
     """Search for two inputs whose outputs differ as much as possible, relative to their distance.
@@ -106,7 +108,7 @@ class _Search:
         self.points = self._random(min(64, most)) if points is None or len(points) == 0 else self._sample(points, most)
         explicit.network.solver = explicit.suitable(PeacemanRachford(tolerance=1e-6, on_failure="warn"))
 
-    def run(self, restarts: int, steps: int, progress: bool, domain: Domain) -> LowerBound:
+    def run(self, restarts: int, steps: int, progress: bool | None, domain: Domain) -> LowerBound:
         starts = torch.cat([self._steep(restarts), self.points, self._random(restarts)])
         slopes, directions = self._slopes(starts)
         steepest = slopes.topk(min(restarts, len(slopes))).indices
@@ -173,7 +175,7 @@ class _Search:
             v = torch.where(size[:, None] > 0, v / size[:, None], torch.zeros_like(v))
         return size.sqrt(), v
 
-    def _climb(self, pairs: Tensor, steps: int, progress: bool) -> tuple[Tensor, Tensor]:
+    def _climb(self, pairs: Tensor, steps: int, progress: bool | None) -> tuple[Tensor, Tensor]:
         """Adam on the logarithm of |y1 - y2| / |x1 - x2|; the best pair of each start, and the best value over time."""
         moving = pairs.clone().requires_grad_()
         optimizer = torch.optim.Adam([moving], lr=_RATE * self.spread)
@@ -198,13 +200,16 @@ class _Search:
         count = pairs.shape[1]
         result = self.explicit.evaluate(pairs.reshape(2 * count, -1))
         y1, y2 = result.y.reshape(2, count, -1)
-        reach = float(torch.linalg.matrix_norm(self.explicit.Wo / self.explicit.metric.sqrt(), 2))
-        error = torch.linalg.vector_norm(result.rounding, dim=-1)
+        reach = (
+            float(torch.linalg.matrix_norm(self.explicit.Wo / self.explicit.metric.sqrt(), 2)) * (1 + 1e-9) + _NEAREST
+        )
+        error = norm_bound(result.rounding)
         if self.explicit.proved:
             error = error + reach * result.hidden_error
-        moved = (torch.linalg.vector_norm(y1 - y2, dim=-1) - error.reshape(2, count).sum(dim=0)).clamp(min=0)
-        distance = torch.linalg.vector_norm(pairs[0] - pairs[1], dim=-1) * (1 + 1e-12)
+        between = row_norm(y1 - y2) * (1 - 4 * (y1.shape[-1] + 8) * torch.finfo(y1.dtype).eps)
+        moved = (between - error.reshape(2, count).sum(dim=0) * (1 + 1e-12)).clamp(min=0)
+        distance = norm_bound(pairs[0] - pairs[1])
         both = result.converged.reshape(2, count).all(dim=0)
-        slope = torch.nan_to_num(torch.where(both & (distance > 0), moved / distance, 0.0), nan=0.0, posinf=0.0)
+        slope = torch.nan_to_num(torch.where(both & (distance > _NEAREST), moved / distance, 0.0), nan=0.0, posinf=0.0)
         winner = int(slope.argmax())
         return float(slope[winner]) * (1 - 1e-12), pairs[:, winner]

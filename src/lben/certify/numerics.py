@@ -10,25 +10,38 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
+from lben.norms import row_norm
+
+_SUBNORMAL = 2.0**-1040
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 def undisturbed(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Run a function with gradients on and mixed precision off, as inside `torch.no_grad` or autocast it could not."""
+    """Run a function with gradients on, and with mixed precision and the flushing of small numbers to zero off."""
 
     @wraps(function)
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with ExitStack() as settings:
             settings.enter_context(torch.inference_mode(False))
             settings.enter_context(torch.enable_grad())
+            if float(torch.tensor(_SUBNORMAL, dtype=torch.float64) * 1) == 0:
+                torch.set_flush_denormal(False)
+                settings.callback(torch.set_flush_denormal, True)
             for device in ("cpu", "cuda"):
                 if torch.is_autocast_enabled(device):
                     settings.enter_context(torch.autocast(device, enabled=False))
             return function(*args, **kwargs)
 
     return run
+
+
+def norm_bound(rows: Tensor) -> Tensor:
+    """An upper bound on |x| of each row, though its entries, or what they were made of, may have underflowed."""
+    limits = torch.finfo(rows.dtype)
+    return row_norm(rows) * (1 + (rows.shape[-1] + 16) * limits.eps) + rows.shape[-1] * limits.tiny
 
 
 def at_most(bound: float, digits: int = 6) -> str:

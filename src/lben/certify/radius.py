@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation
-from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, check
+from lben.certify.certificate import Certifiable, Certificate, Domain, NoVerdict, Subject, check
 from lben.certify.channelwise import tightest_convolution
 from lben.certify.convolution import ConvSubject, certify_convolution, channel_entries, convolution_product_bound
 from lben.certify.explicit import PRECISE, ExplicitNetwork
@@ -24,9 +24,12 @@ from lben.progress import track
 from lben.solvers.base import Solver, check_solver
 from lben.weights import Weights, same
 
+_SMALLEST = 1e-290  # below it underflow takes digits from a radius
+_SQRT2 = math.nextafter(math.sqrt(2), 2)
+
 
 @dataclass(frozen=True, eq=False)
-class CertifiedRadius:
+class CertifiedRadius(NoVerdict):
     """A radius for each input, in the l2 norm, below which its class cannot change.
 
     radius: shape of the batch; 0 where nothing is proved, or where the class is not the given label.
@@ -42,7 +45,7 @@ class CertifiedRadius:
 
 
 @dataclass(frozen=True, eq=False)
-class CertifiedAccuracy:
+class CertifiedAccuracy(NoVerdict):
     """The share of inputs that keep the right class under every perturbation up to each radius, in `domain`."""
 
     radii: Tensor
@@ -59,7 +62,7 @@ def certified_radius(
     pairwise: bool = True,
     domain: Domain = "input",
     solver: Solver | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     activation: Activation | None = None,
 ) -> CertifiedRadius:
     """For each x, a distance within which the class cannot change: min over j of (y_i - y_j - error) / gamma_ij.
@@ -70,6 +73,7 @@ def certified_radius(
         Pairwise bounds are computed once for a network and kept until a weight changes.
     solver: how equilibria are found; by default to a tolerance of 1e-12. What it leaves open is bounded and
         subtracted: a loose tolerance costs radius, never truth.
+    progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
     """
     explicit = ExplicitNetwork(net, activation)
     explicit.require_proof()
@@ -90,12 +94,13 @@ def certified_radius(
     Wo = explicit.Wo
     reach = explicit.reach(Wo[:, None] - Wo)[predicted]
     error = reach * result.hidden_error[:, None] + result.rounding + result.rounding[at, predicted][:, None]
-    radius = (gap - error) / bounds[predicted]
+    radius = (gap - error * (1 + 1e-12)) / bounds[predicted]
     radius[at, predicted] = math.inf
     radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0) * (scale * (1 - 1e-12))
+    radius = torch.where(radius > _SMALLEST, radius, 0.0)
     if labels is not None:
         radius = torch.where(predicted == labels, radius, 0.0)
-    return CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds / scale)
+    return CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds / scale * (1 + 1e-15))
 
 
 def certified_accuracy(
@@ -107,7 +112,7 @@ def certified_accuracy(
     pairwise: bool = True,
     domain: Domain = "input",
     solver: Solver | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
     activation: Activation | None = None,
 ) -> CertifiedAccuracy:
     """The share of x whose class is y and is proved to stay so under every perturbation up to each of `radii`."""
@@ -160,7 +165,7 @@ def _joint_bounds(subject: Subject | ConvSubject) -> Tensor:
     gamma = weights.gamma
     if gamma is None or weights.lam is None or not _holds(subject, gamma):
         gamma = _tightest(subject)
-    return torch.full((weights.out_features,) * 2, math.sqrt(2) * gamma, dtype=torch.float64)
+    return torch.full((weights.out_features,) * 2, math.nextafter(_SQRT2 * gamma, math.inf), dtype=torch.float64)
 
 
 def _holds(subject: Subject | ConvSubject, gamma: float) -> bool:
@@ -191,11 +196,20 @@ def _outputs(subject: Subject | ConvSubject, i: int, j: int) -> Subject | ConvSu
     if isinstance(subject, ConvSubject):
         return replace(subject, mix=subject.mix[i : i + 1] - subject.mix[j : j + 1])
     weights = subject.weights
-    row = weights.Wo[i : i + 1] - weights.Wo[j : j + 1]
-    return replace(subject, weights=replace(weights, Wo=row, by=weights.by[:1], gamma=None))
+    row, lost = _difference(weights.Wo[i : i + 1], weights.Wo[j : j + 1])
+    return replace(subject, weights=replace(weights, Wo=row, by=weights.by[:1], gamma=None), loose=lost)
 
 
-def _kept_bounds(net: Certifiable | Weights | ConvWeights, subject: Subject | ConvSubject, progress: bool) -> Tensor:
+def _difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """a - b, and by how much rounding has changed each entry, which is a double itself."""
+    d = a - b
+    back = d - a
+    return d, ((a - (d - back)) - (b + back)).abs()
+
+
+def _kept_bounds(
+    net: Certifiable | Weights | ConvWeights, subject: Subject | ConvSubject, progress: bool | None
+) -> Tensor:
     """The pairwise bounds of a network, from where they are kept if no weight has changed."""
     if isinstance(net, Weights | ConvWeights):
         return _pairwise_bounds(subject, progress)
@@ -206,7 +220,7 @@ def _kept_bounds(net: Certifiable | Weights | ConvWeights, subject: Subject | Co
     return kept[1]
 
 
-def _pairwise_bounds(subject: Subject | ConvSubject, progress: bool) -> Tensor:
+def _pairwise_bounds(subject: Subject | ConvSubject, progress: bool | None) -> Tensor:
     """A bound of y_i - y_j for every pair: the tightest; for a convolution that of the joint metric's multiples."""
     if isinstance(subject, ConvSubject) and subject.weights.metric != "pixel":
         certificate = tightest_convolution(subject, rigorous=False, domain="input")
@@ -222,5 +236,5 @@ def _pairwise_bounds(subject: Subject | ConvSubject, progress: bool) -> Tensor:
             gamma = _tightest(difference)
         else:
             gamma = _known(tightest_convolution(difference, rigorous=False, domain="input", multiples_of=entries))
-        bounds[i, j] = bounds[j, i] = min(gamma, math.sqrt(2) * joint)
+        bounds[i, j] = bounds[j, i] = min(gamma, math.nextafter(_SQRT2 * joint, math.inf))
     return bounds

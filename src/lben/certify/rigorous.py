@@ -11,36 +11,38 @@ from lben.extras import need
 
 if TYPE_CHECKING:
     from lben.certify.certificate import Verdict
+    from lben.certify.condition import Balanced
+    from lben.certify.enclosed import Enclosed
     from lben.weights import Weights
 
 _BITS = 192  # sums of products of doubles are nearly exact, and their error far below any margin a double can show
 
 
-def decide(
-    weights: Weights, lam: Tensor, gamma: float | None, scale: float, matrix: Tensor, vectors: Tensor
-) -> Verdict:
+def decide(weights: Weights, lam: Tensor, gamma: float | None, scale: float, condition: Balanced) -> Verdict:
     """Whether the matrix of the stored weights is positive definite, for gamma times scale at the network's input.
 
-    `matrix`, the same in double precision, and its eigenvectors only suggest the proof.
+    `condition`, the same in double precision, only suggests the proof, and the scale of its rows and columns.
     """
     flint = need("flint", "rigorous=True", extra="sdp")
     with flint.ctx.workprec(_BITS):
         X = _condition(flint, weights, lam, gamma, scale)
-        return "undecided" if X is None else _definite(flint, X, matrix, vectors)
+        return _definite(flint, X, condition.X, condition.exponents)
 
 
-def decide_contraction(weights: Weights, P: Tensor, T: Tensor, rate: float, matrix: Tensor, vectors: Tensor) -> Verdict:
+def decide_contraction(
+    weights: Weights, P: Tensor, T: Tensor, rate: float, suggested: Enclosed, exponents: Tensor
+) -> Verdict:
     """Whether [[2 (1 - rate) P, -(P W + T)], [., 2 T]] of the stored weights is positive definite."""
     flint = need("flint", "rigorous=True", extra="sdp")
     with flint.ctx.workprec(_BITS):
         metric, D = _balls(flint, P), _balls(flint, torch.diag(T))
         side = -(metric * _balls(flint, weights.W) + D)
         X = _blocks(flint, 2 * (1 - flint.arb(rate)) * metric, side, 2 * D)
-        return _definite(flint, X, matrix, vectors)
+        return _definite(flint, X, suggested, exponents)
 
 
 def decide_gain(
-    weights: Weights, P: Tensor, T: Tensor, gain: float, scale: float, matrix: Tensor, vectors: Tensor
+    weights: Weights, P: Tensor, T: Tensor, gain: float, scale: float, suggested: Enclosed, exponents: Tensor
 ) -> Verdict:
     """Whether [[2 P - P U U' P/g^2, -(P W + T)], [., 2 T - Wo'Wo]] is positive definite, with g = gain times scale."""
     flint = need("flint", "rigorous=True", extra="sdp")
@@ -50,25 +52,41 @@ def decide_gain(
         into, out = metric * _balls(flint, weights.U) / g, _balls(flint, weights.Wo)
         side = -(metric * _balls(flint, weights.W) + D)
         X = _blocks(flint, 2 * metric - into * into.transpose(), side, 2 * D - out.transpose() * out)
-        return _definite(flint, X, matrix, vectors)
+        return _definite(flint, X, suggested, exponents)
 
 
-def _definite(flint: Any, X: Any, matrix: Tensor, vectors: Tensor) -> Verdict:
-    """Whether the balls of X are those of a positive definite matrix.
+def _definite(flint: Any, X: Any, suggested: Enclosed | None, exponents: Tensor) -> Verdict:
+    """Whether the balls of X, a symmetric matrix, are those of a positive definite one.
 
-    With P an approximate inverse of the Cholesky factor, P'XP is close to I; if balls that contain it are diagonally
-    dominant, P'XP and hence X are positive definite. A vector v with v'Xv < 0 refutes.
+    Rows and columns are first scaled by 2^exponents, as those of `suggested` are. With P an approximate inverse of the
+    Cholesky factor of that, P'XP is close to I; if balls that contain it are diagonally dominant, P'XP and hence X are
+    positive definite. A vector v with v'Xv < 0 refutes.
     """
-    if matrix.numel() == 0:
+    if X is None or suggested is None:
+        return "undecided"
+    if len(exponents) == 0:
         return "holds"
+    matrix = (suggested.mid + suggested.mid.T) / 2
+    if not bool(torch.isfinite(matrix).all()):
+        return "undecided"
+    X = _scaled(flint, X, exponents.tolist())
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) == 0:
         identity = torch.eye(len(matrix), dtype=matrix.dtype)
-        P = _balls(flint, torch.linalg.solve_triangular(factor, identity, upper=False).T)
-        if _dominant(flint, P.transpose() * X * P):
-            return "holds"
-    v = _balls(flint, vectors[:, :1])
+        inverse = torch.linalg.solve_triangular(factor, identity, upper=False).T
+        if bool(torch.isfinite(inverse).all()):
+            P = _balls(flint, inverse)
+            if _dominant(flint, P.transpose() * X * P):
+                return "holds"
+    v = _balls(flint, torch.linalg.eigh(matrix).eigenvectors[:, :1])
     return "fails" if (v.transpose() * X * v)[0, 0] < 0 else "undecided"
+
+
+def _scaled(flint: Any, X: Any, exponents: list[int]) -> Any:
+    """2^k_i X_ij 2^k_j."""
+    powers = [flint.arb(2) ** k for k in exponents]
+    rows = zip(powers, X.tolist(), strict=True)
+    return flint.arb_mat([[one * entry * two for entry, two in zip(row, powers, strict=True)] for one, row in rows])
 
 
 def _condition(flint: Any, weights: Weights, lam: Tensor, gamma: float | None, scale: float) -> Any:

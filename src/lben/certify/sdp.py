@@ -15,6 +15,7 @@ from lben.activations import Activation
 from lben.certify.barrier import Quadratic, minimise_rho
 from lben.certify.certificate import NO_BOUND, Certifiable, Certificate, Domain, Reduced, Subject, check, confirmed
 from lben.certify.channelwise import tightest_convolution
+from lben.certify.condition import monotone
 from lben.certify.convolution import ConvSubject
 from lben.certify.numerics import undisturbed
 from lben.certify.wellposed import best_metric
@@ -24,6 +25,7 @@ from lben.extras import need
 from lben.weights import Weights
 
 BoundSolver = Literal["barrier", "scs"]
+_SMALLEST = 1e-300
 _ROOM = 10  # how far above the smallest rho of its lam the barrier method starts
 
 
@@ -62,6 +64,11 @@ def tightest(
     reduced = Reduced.of(subject.weights, subject.linear)
     groups = None if subject.groups is None else subject.groups[reduced.kept].unique(return_inverse=True)[1]
     multipliers, gamma, finished = _solve(reduced, _metric(subject, reduced, groups), solver, groups)
+    if not bool(((multipliers >= _SMALLEST) & (multipliers <= 1 / _SMALLEST)).all()) or not gamma <= 1 / _SMALLEST:
+        raise InvalidInput(
+            f"The bound {gamma:.3g}, or the metric that proves it, lies beyond the range of double precision: U and Wo "
+            "are too large, or too different in size."
+        )
     lam = torch.full_like(subject.weights.bz, math.nan)
     lam[reduced.kept] = multipliers
     name = {"barrier": "barrier method", "scs": "SCS, made feasible"}[solver]
@@ -83,7 +90,8 @@ def _metric(subject: Subject, reduced: Reduced, groups: Tensor | None) -> Tensor
 
 
 def _proves(reduced: Reduced, lam: Tensor) -> bool:
-    return reduced.judge(lam, None, reduced.condition(lam, None)) == "holds"
+    """Whether lam seems to satisfy Condition `W` for the reduced network, so that a search can begin there."""
+    return monotone(reduced.W, lam) == "holds"
 
 
 def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver, groups: Tensor | None) -> tuple[Tensor, float, bool]:
@@ -111,7 +119,7 @@ def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver, groups: Tensor | 
         if not finished:
             found, rho = min((found, rho), _best_multiple(problem, start), key=lambda pair: pair[1])
     root = math.sqrt(rho)
-    return found[: problem.free] * (out / into / root), root * into * out, finished
+    return found[: problem.free] * (out / into / root), max(root * into * out, _SMALLEST), finished
 
 
 def _best_multiple(problem: Quadratic, start: Tensor) -> tuple[Tensor, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,9 +10,11 @@ from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation, ReLU, check_activation
-from lben.certify.centres import Effort, monotonicity, search_metric
-from lben.certify.certificate import Certifiable, Subject
+from lben.certify.centres import Effort, search_metric
+from lben.certify.certificate import Certifiable, Subject, check_size
+from lben.certify.condition import highest_monotonicity, monotone, sure_monotonicity
 from lben.certify.convolution import refuse_convolution
+from lben.certify.enclosed import EPS, TINY, Enclosed
 from lben.certify.numerics import undisturbed
 from lben.convweights import ConvWeights
 from lben.errors import InvalidInput
@@ -28,7 +31,7 @@ class WellPosedness:
     holds: whether a diagonal metric satisfies Condition `W`. If not, `witness` proves that none does; rarely, where
         m is within rounding of zero, neither is found.
     lam: the best metric found, shape (n,).
-    monotonicity: m in that metric, positive if and only if it satisfies the condition.
+    monotonicity: m in that metric, rounded down; it is positive if and only if it is proved to satisfy the condition.
     best_monotonicity: no diagonal metric has a larger m than this.
     witness: a positive semidefinite Y with every entry of diag((I - W) Y) <= 0, or None: for every diagonal Lam > 0
         the trace of (2 Lam - Lam W - W' Lam) Y is then <= 0, which a positive definite matrix forbids. Where units act
@@ -36,7 +39,7 @@ class WellPosedness:
     monotone: whether Lam = I satisfies it (Winston & Kolter 2020).
     norm: whether the largest absolute row sum of W is below 1 (El Ghaoui et al. 2021).
     perron_frobenius: whether the spectral radius of |W| is below 1 (El Ghaoui et al. 2021). This and `norm` prove
-        something only where units act alone.
+        something only where units act alone. What rounding leaves open is False, here and in `monotone`.
     """
 
     holds: bool
@@ -47,6 +50,9 @@ class WellPosedness:
     monotone: bool
     norm: bool
     perron_frobenius: bool
+
+    def __bool__(self) -> bool:
+        return self.holds
 
     def __str__(self) -> str:
         if self.holds:
@@ -93,19 +99,47 @@ def best_metric(W: Tensor, groups: Tensor | None) -> WellPosedness:
             f"W has an entry of {float(W.abs().max()):.3g}: beyond {_LARGEST:g} nothing can be computed."
         )
     A = torch.eye(len(W), dtype=W.dtype) - W
-    radius = float(torch.linalg.eigvals(W.abs()).abs().max())
-    lam, m, best, Y = search_metric(A[None], _averaged(_perron(W.abs(), radius), groups), _EFFORT, groups)
-    holds = m > 0
+    size = W.abs()
+    radius = float(torch.linalg.eigvals(size).abs().max())
+    lam, m, _, Y = search_metric(A[None], _averaged(_perron(size, radius), groups), _EFFORT, groups)
+    m = sure_monotonicity(W, lam, m)
+    identity = Enclosed.exact(torch.eye(len(W), dtype=W.dtype))
+    best = max(highest_monotonicity([identity - Enclosed.exact(W)], [Y[0]], groups), m)
     return WellPosedness(
-        holds=holds,
+        holds=m > 0,
         lam=lam / lam.max(),
         monotonicity=m,
-        best_monotonicity=max(best, m),
+        best_monotonicity=best,
         witness=Y[0] / Y[0].diagonal().max() if best <= 0 else None,
-        monotone=monotonicity(A[None], torch.ones_like(lam)) > 0,
-        norm=float(W.abs().sum(dim=1).max()) < 1,
-        perron_frobenius=radius < 1,
+        monotone=monotone(W, torch.ones_like(lam)) == "holds",
+        norm=_contracts(size, torch.ones_like(lam)),
+        perron_frobenius=_contracts(size, _positive_vector(size, radius)),
     )
+
+
+def _contracts(size: Tensor, v: Tensor) -> bool:
+    """Whether |W| v < v in every entry, beyond rounding: with ones the row sums are below 1, with any v > 0 the radius.
+
+    Rows that rounding leaves open are summed again, exactly.
+    """
+    products = size * v
+    sums = products.sum(dim=1)
+    rounding = (len(v) + 8) * EPS * sums + len(v) * TINY
+    if not bool((v > 0).all()) or bool((sums - rounding >= v).any()):
+        return False
+    unsure = (~(sums + rounding < v)).nonzero()[:, 0].tolist()
+    if not bool((v == 1).all()):
+        return not unsure
+    return all(math.fsum([*products[i].tolist(), -1.0]) < 0 for i in unsure)
+
+
+def _positive_vector(size: Tensor, radius: float) -> Tensor:
+    """(I - |W|)^-1 1, which is positive where the radius is below one."""
+    if not radius < 1:
+        return torch.zeros(len(size), dtype=size.dtype)
+    ones = torch.ones(len(size), 1, dtype=size.dtype)
+    v = torch.linalg.solve_ex(torch.eye(len(size), dtype=size.dtype) - size, ones).result[:, 0]
+    return torch.where(v.isfinite(), v, 0.0)
 
 
 def _averaged(lam: Tensor, groups: Tensor | None) -> Tensor:
@@ -135,7 +169,8 @@ def square(W: Tensor) -> Tensor:
         raise InvalidInput("W is sparse: make it dense first.")
     if W.dim() != 2 or W.shape[0] != W.shape[1] or W.numel() == 0:
         raise InvalidInput(f"W must be a square matrix, but its shape is {tuple(W.shape)}.")
-    return checks.finite("W", W.detach().to("cpu", torch.float64, copy=True))
+    check_size(len(W))
+    return checks.finite("W", W.detach()).to("cpu", torch.float64, copy=True)
 
 
 def _yes(value: bool) -> str:
