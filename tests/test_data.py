@@ -5,6 +5,10 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import random
+import sys
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +104,56 @@ def test_off_line_says_what_to_put_where(tmp_path: Path) -> None:
         svhn()
     with pytest.raises(lben.InvalidInput, match="is not a folder"):
         mnist(tmp_path / "nowhere")
+
+
+def test_a_folder_without_the_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked for is looked for there and nowhere else."""
+    write_small_mnist(tmp_path / "elsewhere", monkeypatch, zipped=True)
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "elsewhere"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / NAMES[0]).touch()
+    with pytest.raises(lben.DataNotFound, match=rf"empty' does not hold MNIST: {NAMES[0]}, .* or the same with \.gz"):
+        mnist(empty)
+    with pytest.raises(lben.DataNotFound, match=r"empty' does not hold SVHN: train_32x32.mat, test_32x32.mat were"):
+        svhn(empty)
+    with pytest.raises(lben.InvalidInput, match="is not a folder"):
+        mnist(3)  # type: ignore[arg-type]
+    assert len(mnist().train_labels) == 20
+
+
+def test_local_files_need_no_pooch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_small_mnist(tmp_path / "here", monkeypatch, zipped=True)
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    assert len(mnist(tmp_path / "here").train_labels) == 20
+    with pytest.raises(lben.MissingExtra, match="To download MNIST needs pooch"):
+        mnist()
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path / "here"))
+    assert len(mnist().train_labels) == 20
+
+
+def test_no_more_is_unpacked_than_the_largest_file_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two megabytes that unpack to two gigabytes are refused after what a file of MNIST may hold."""
+    write_small_mnist(tmp_path, monkeypatch, zipped=True)
+    (tmp_path / f"{NAMES[0]}.gz").write_bytes(gzip.compress(bytes(2**20)) * 2000)
+    tracemalloc.start()
+    with pytest.raises(lben.InvalidFile, match=NAMES[0]):
+        mnist(tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 4 * data._LARGEST_IDX
+    tracemalloc.stop()
+
+
+def test_damage_anywhere_in_an_svhn_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever scipy makes of flipped bits: images of the right shape, or InvalidFile."""
+    write_small_svhn(tmp_path, monkeypatch)
+    path, draw = tmp_path / "train_32x32.mat", random.Random(0)
+    content = path.read_bytes()
+    for _ in range(150):
+        changed = bytearray(content)
+        changed[draw.randrange(300 if draw.random() < 0.8 else len(content))] ^= 1 << draw.randrange(8)
+        path.write_bytes(bytes(changed))
+        with suppress(lben.InvalidFile):
+            assert svhn(tmp_path).train_images.shape == (5, 3072)
 
 
 def write_small_svhn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:

@@ -7,7 +7,7 @@ import hashlib
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lben import samples
 from lben.errors import DataNotFound, InvalidFile, InvalidInput
 from lben.extras import need
 
@@ -33,6 +34,7 @@ _MNIST = {  # SHA-256 of the files as they are inside their gzip containers, whi
     "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
+_LARGEST_IDX = 16 + 60_000 * 784
 _SVHN = {"train_32x32.mat": 73_257, "test_32x32.mat": 26_032}  # and how many images each holds
 _MIRRORS = {
     "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
@@ -42,9 +44,10 @@ _MIRRORS = {
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """Images as rows of bytes and labels as integers: (count, features) uint8 and (count,) int64.
+    """Images as rows of bytes, or of floats in [0, 1], and labels as integers: (count, features) and (count,).
 
-    An error is a wrong class, and an image without an answer has one.
+    Tensors or numpy arrays. An error is a wrong class, and an image without an answer has one. There may be none to
+    train on, where one only tests.
     """
 
     train_images: Tensor
@@ -53,15 +56,24 @@ class ImageData:
     test_labels: Tensor
     unanswered_error: ClassVar[float] = 1.0
 
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            images = samples.images(f"{part}_images", getattr(self, f"{part}_images"))
+            labels = samples.labels(f"{part}_labels", getattr(self, f"{part}_labels"))
+            samples.check_count(f"{part}_images", images, f"{part}_labels", labels)
+            object.__setattr__(self, f"{part}_images", images)
+            object.__setattr__(self, f"{part}_labels", labels)
+        samples.check_alike("images", self.train_images, self.test_images)
+
     def __len__(self) -> int:
         return len(self.train_labels)
 
     def batch(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        return pixels(self.train_images[index], dtype), self.train_labels[index]
+        return _pixels(self.train_images[index], dtype), self.train_labels[index]
 
     def test_batches(self, size: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
         for images, labels in zip(self.test_images.split(size), self.test_labels.split(size), strict=True):
-            yield pixels(images, dtype), labels
+            yield _pixels(images, dtype), labels
 
     @staticmethod
     def errors(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -74,13 +86,26 @@ class ImageData:
 
 @dataclass(frozen=True, eq=False)
 class RegressionData:
-    """Inputs and targets of any shape, samples first; an error is the mean square of a sample's differences."""
+    """Inputs and targets, samples first and features last; an error is the mean square of a sample's differences.
+
+    Tensors or numpy arrays of finite numbers; targets have the shape of the network's outputs.
+    """
 
     train_inputs: Tensor
     train_targets: Tensor
     test_inputs: Tensor
     test_targets: Tensor
     unanswered_error: ClassVar[float] = math.inf
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            names = f"{part}_inputs", f"{part}_targets"
+            found = [samples.numbers(name, getattr(self, name)) for name in names]
+            samples.check_count(names[0], found[0], names[1], found[1])
+            for name, tensor in zip(names, found, strict=True):
+                object.__setattr__(self, name, tensor)
+        samples.check_alike("inputs", self.train_inputs, self.test_inputs)
+        samples.check_alike("targets", self.train_targets, self.test_targets)
 
     def __len__(self) -> int:
         return len(self.train_targets)
@@ -94,6 +119,10 @@ class RegressionData:
 
     @staticmethod
     def errors(outputs: Tensor, targets: Tensor) -> Tensor:
+        if outputs.shape != targets.shape:
+            raise InvalidInput(
+                f"The network's outputs have shape {tuple(outputs.shape)}, but the targets {tuple(targets.shape)}."
+            )
         return (outputs - targets).square().flatten(1).mean(dim=1).double()
 
     @staticmethod
@@ -102,8 +131,12 @@ class RegressionData:
 
 
 def pixels(images: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Bytes as numbers in [0, 1]."""
-    return images.to(dtype or torch.get_default_dtype()) / 255
+    """Bytes as numbers in [0, 1]; floats are such numbers already, or refused."""
+    return _pixels(samples.in_range("images", samples.tensor("images", images)), dtype or torch.get_default_dtype())
+
+
+def _pixels(images: Tensor, dtype: torch.dtype) -> Tensor:
+    return images.to(dtype) / 255 if images.dtype == torch.uint8 else images.to(dtype)
 
 
 def embedded_mnist() -> ImageData:
@@ -124,8 +157,8 @@ def embedded_mnist() -> ImageData:
 def mnist(root: str | Path | None = None) -> ImageData:
     """MNIST, from its four idx files, gzipped or not: 60,000 train and 10,000 test images of 28 x 28 pixels.
 
-    They are looked for in `root`, in the folder that the environment variable LBEN_DATA names, and in the user's
-    cache (each also in its subfolders `mnist` and `MNIST/raw`); else they are downloaded to the cache.
+    They are looked for in `root` alone if it is given, else in the folder that the environment variable LBEN_DATA names
+    and in the user's cache (each also in its subfolders `mnist` and `MNIST/raw`); else they are downloaded to there.
     """
     files = _find("mnist", _MNIST, root, suffix=".gz")
     parts = {name: _idx(path, _MNIST[name]) for name, path in files.items()}
@@ -146,21 +179,34 @@ def svhn(root: str | Path | None = None) -> ImageData:
 
 def _find(dataset: str, names: Mapping[str, object], root: str | Path | None, suffix: str = "") -> dict[str, Path]:
     """A path for every name, from the first folder that has them all; downloaded where none has."""
-    pooch = need("pooch", f"The {dataset.upper()} data set", extra="experiments")
+    if root is not None:
+        if not isinstance(root, str | Path) or not Path(root).is_dir():
+            raise InvalidInput(f"The data folder {str(root)!r} is not a folder.")
+        found = _look(dataset, names, root)
+        if found is None:
+            either = f", or the same with {suffix}," if suffix else ""
+            raise DataNotFound(
+                f"{str(root)!r} does not hold {dataset.upper()}: {', '.join(names)}{either} were looked for there and "
+                f"in its subfolders {dataset} and {dataset.upper()}/raw."
+            )
+        return found
+    named = os.environ.get(ENVIRONMENT)
+    found = _look(dataset, names, named) if named else None
+    if found is not None:
+        return found
+    pooch = need("pooch", f"To download {dataset.upper()}", extra="experiments")
     cache = Path(pooch.os_cache("lben"))
-    if root is not None and not Path(root).is_dir():
-        raise InvalidInput(f"The data folder {os.fspath(root)!r} is not a folder.")
-    for folder in _folders(dataset, root, cache):
+    found = _look(dataset, names, cache)
+    return found or {name: _download(pooch, dataset, name + suffix, cache / dataset) for name in names}
+
+
+def _look(dataset: str, names: Mapping[str, object], base: str | Path) -> dict[str, Path] | None:
+    """A path for every name in this folder or one of its subfolders; None if none has them all."""
+    for folder in (Path(base), Path(base) / dataset, Path(base) / dataset.upper() / "raw"):
         found = {name: path for name in names for path in (folder / name, folder / f"{name}.gz") if path.is_file()}
         if len(found) == len(names):
             return found
-    return {name: _download(pooch, dataset, name + suffix, cache / dataset) for name in names}
-
-
-def _folders(dataset: str, root: str | Path | None, cache: Path) -> Iterator[Path]:
-    for base in (root, os.environ.get(ENVIRONMENT), cache):
-        if base:
-            yield from (Path(base), Path(base) / dataset, Path(base) / dataset.upper() / "raw")
+    return None
 
 
 def _download(pooch: object, dataset: str, name: str, folder: Path) -> Path:
@@ -210,30 +256,30 @@ class _Bar:
 
 def _idx(path: Path, checksum: str) -> Tensor:
     """The array of bytes in an idx file, gzipped or not, if its content is the one expected."""
-    content = _read(path, gzip.decompress if path.suffix == ".gz" else bytes)
-    if hashlib.sha256(content).hexdigest() != checksum:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(_LARGEST_IDX + 1)  # and no more: a few bytes may unpack to more than memory holds
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidFile(f"{path} cannot be read: it is truncated or damaged ({error}).") from error
+    if len(content) > _LARGEST_IDX or hashlib.sha256(content).hexdigest() != checksum:
         raise InvalidFile(f"{path} is not the file it should be, by the checksum of its content: remove or replace it.")
     sizes = [int.from_bytes(content[4 + 4 * k : 8 + 4 * k], "big") for k in range(content[3])]
     return torch.from_numpy(np.frombuffer(content, np.uint8, offset=4 + 4 * len(sizes)).reshape(sizes).copy())
 
 
-def _read(path: Path, unpack: Callable[[bytes], bytes]) -> bytes:
-    try:
-        return unpack(path.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise InvalidFile(f"{path} cannot be read: it is truncated or damaged ({error}).") from error
-
-
 def _mat(path: Path, count: int) -> tuple[Tensor, Tensor]:
     """Images and labels of an SVHN file, in which the digit 0 has the label 10."""
-    loadmat = need("scipy.io", "The SVHN data set", extra="experiments").loadmat
+    scipy_io = need("scipy.io", "The SVHN data set", extra="experiments")
     try:
-        content = loadmat(path)
+        shapes = {name: shape for name, shape, _ in scipy_io.whosmat(path)}  # before anything is unpacked
+        if shapes["X"] != (32, 32, 3, count) or math.prod(shapes["y"]) != count:
+            raise ValueError(f"X has shape {shapes['X']} and y {shapes['y']}, but there should be {count} images")
+        content = scipy_io.loadmat(path, variable_names=["X", "y"])
         images, labels = np.asarray(content["X"]), np.asarray(content["y"]).reshape(-1).astype(np.int64)
     except Exception as error:  # scipy raises whatever the damage leads to
         raise InvalidFile(f"{path} cannot be read as SVHN: it is truncated or damaged ({error}).") from error
     if images.shape != (32, 32, 3, count) or images.dtype != np.uint8 or labels.shape != (count,):
-        raise InvalidFile(f"{path} should hold {count} images of 32 x 32 x 3 bytes, but X has shape {images.shape}.")
+        raise InvalidFile(f"{path} should hold {count} images of 32 x 32 x 3 bytes, but X is {images.dtype}.")
     if labels.min() < 1 or labels.max() > 10:
         raise InvalidFile(f"{path} should hold labels from 1 to 10, but has {labels.min()} to {labels.max()}.")
     rows = np.ascontiguousarray(images.transpose(3, 2, 0, 1)).reshape(count, -1)
