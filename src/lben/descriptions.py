@@ -17,7 +17,10 @@ _ACTIVATIONS: dict[str, type[Activation]] = {
     name: kind
     for room in (activations, multivariable)
     for name in room.__all__
-    if issubclass(kind := getattr(room, name), Activation) and not kind.__abstractmethods__ and kind is not Elementwise
+    if isinstance(kind := getattr(room, name), type)
+    and issubclass(kind, Activation)
+    and not kind.__abstractmethods__
+    and kind is not Elementwise
 }
 _SOLVERS: dict[str, type[Solver]] = {
     name: kind
