@@ -258,5 +258,5 @@ def test_extreme_slopes_of_leaky_relu(slope: float) -> None:
 
 def test_an_activation_of_torch_is_told_its_namesake() -> None:
     for foreign, own in ((torch.nn.ReLU(), "ReLU"), (torch.nn.Hardtanh(), "HardTanh"), (torch.tanh, "Tanh")):
-        with pytest.raises(lben.InvalidInput, match=rf"^activation must be one of lben's, such as lben.{own}\(\), not"):
+        with pytest.raises(lben.InvalidInput, match=rf"^activation must be one of lben's: use lben.{own}\(\), not"):
             lben.MON(8, 6, 3, activation=foreign)  # type: ignore[arg-type]

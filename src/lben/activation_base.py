@@ -94,9 +94,10 @@ def check_activation(activation: Activation, units: int) -> Activation:
         given = (
             activation if isinstance(activation, str) else getattr(activation, "__name__", type(activation).__name__)
         )
-        own = _NAMESAKES.get(given.lower(), "ReLU")
+        own = _NAMESAKES.get(given.lower())
+        advice = ", such as lben.ReLU()" if own is None else f": use lben.{own}()"
         of_torch = " of torch.nn" if isinstance(activation, torch.nn.Module) else ""
-        raise InvalidInput(f"activation must be one of lben's, such as lben.{own}(), not {activation!r}{of_torch}.")
+        raise InvalidInput(f"activation must be one of lben's{advice}, not {activation!r}{of_torch}.")
     if activation.units not in (None, units):
         raise InvalidInput(f"{activation.units} activations were given for {units} units.")
     if units % activation.block_size:
