@@ -211,9 +211,8 @@ def run(
         warnings.filterwarnings("ignore", "A worker stopped", UserWarning)  # joblib renews workers that have grown
         for name, result in work:
             results[name] = result
-            shown.line(
-                f"{len(results)} of {len(rows)} rows done, now {name}: error {100 * result.measured.error:.2f} %"
-            )
+            error = f"{100 * result.measured.error:.2f} %"
+            shown.line(f"{name} is done, with an error of {error}; {len(results)} of {len(rows)} rows")
     return [results[row.name] for row in rows]
 
 
