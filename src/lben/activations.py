@@ -115,7 +115,10 @@ class Activation(ABC):
 def check_activation(activation: Activation, units: int) -> Activation:
     """`activation` if it is one, and made for so many units."""
     if not isinstance(activation, Activation):
-        raise InvalidInput(f"activation must be one of lben's, such as lben.ReLU(), not {activation!r}.")
+        kind = activation if isinstance(activation, type) else type(activation)
+        given = f"{kind.__module__}.{kind.__name__}" if issubclass(kind, torch.nn.Module) else repr(activation)
+        known = kind.__name__ if kind.__name__ in __all__ and issubclass(kind, torch.nn.Module) else "ReLU"
+        raise InvalidInput(f"activation must be one of lben's, not {given}: use lben.{known}().")
     if activation.units not in (None, units):
         raise InvalidInput(f"{activation.units} activations were given for {units} units.")
     if units % activation.block_size:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lben.errors import InvalidInput
 
+_MOST_ENTRIES = 2**31
 FLOATS = (torch.float32, torch.float64)
 _SMALLEST, _LARGEST = 1e-37, 1e37  # of single precision, with a decade to spare
 
@@ -39,6 +40,13 @@ def count(name: str, value: int) -> int:
     return int(value)
 
 
+def affordable(what: str, *shape: int) -> None:
+    """Refuse sizes of which a tensor would have more entries than anybody can have meant, before it is made."""
+    if math.prod(shape) > _MOST_ENTRIES:
+        sizes = " x ".join(str(size) if size < 2**60 else f"2^{size.bit_length() - 1}" for size in shape)
+        raise InvalidInput(f"{what} would have {sizes} entries, more than the {_MOST_ENTRIES} that are made at most.")
+
+
 def seed(value: int) -> int:
     """`value` if it can start a random number generator."""
     if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= value < 2**63:
@@ -64,7 +72,7 @@ def floating(name: str, tensor: Tensor) -> Tensor:
 
 def finite(name: str, tensor: Tensor) -> Tensor:
     """`tensor` if it has no NaN and no infinity."""
-    _real(name, tensor)
+    present(name, tensor)
     bad = ~torch.isfinite(tensor)
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])
@@ -72,7 +80,8 @@ def finite(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _real(name: str, tensor: Tensor) -> None:
+def present(name: str, tensor: Tensor) -> None:
+    """Pass a tensor that has numbers."""
     if tensor.is_meta:
         raise InvalidInput(f"{name} is on the meta device, where tensors hold no numbers: load or make them first.")
 
@@ -117,7 +126,7 @@ def width(name: str, tensor: Tensor, size: int) -> Tensor:
 def features(name: str, tensor: Tensor, size: int, like: Tensor) -> Tensor:
     """`tensor` if its last dimension is `size` and it shares dtype and device with `like`."""
     width(name, floating(name, tensor), size)
-    _real(name, tensor)
+    present(name, tensor)
     if tensor.dtype != like.dtype:
         raise InvalidInput(
             f"{name} is {str(tensor.dtype)[6:]} but the network is {str(like.dtype)[6:]}: convert one of them."

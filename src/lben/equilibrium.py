@@ -110,6 +110,8 @@ class BaseNetwork(Described, ABC):
 
     def forward(self, x: Tensor, *, bias: Tensor | None = None) -> Tensor:
         """y, of shape (..., out_features); mixed precision is turned off inside."""
+        if isinstance(x, Tensor):
+            checks.present("x", x)
         if torch.is_autocast_enabled(x.device.type if isinstance(x, Tensor) else "cpu"):
             with torch.autocast(x.device.type, enabled=False):
                 return self.forward(x.to(self.parameterization.U.dtype), bias=bias)
