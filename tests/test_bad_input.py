@@ -229,3 +229,32 @@ def test_errors_survive_pickling() -> None:
         assert type(again) is type(error)
         assert str(again) == str(error)
     assert pickle.loads(pickle.dumps(lben.NotConverged("a", 1.0))).residual == 1.0
+
+
+@pytest.mark.parametrize("size", [10**6, 10**30, 10**400])
+def test_sizes_that_nobody_can_mean_are_refused_before_anything_is_made(size: int) -> None:
+    for make in (
+        lambda: lben.LBEN(4, size, 3, gamma=1.0),
+        lambda: lben.MON(4, size, 3),
+        lambda: lben.UnconstrainedEN(4, size, 3),
+        lambda: lben.ContractingODE(4, size, 3, rate=0.5),
+        lambda: lben.ConvLBEN((1, 4, 4), size, 3),
+        lambda: lben.ConvMON((1, 4, 4), 2, 3, padding=2 * size),
+    ):
+        with pytest.raises(lben.InvalidInput, match="entries, more than"):
+            make()
+
+
+def test_an_activation_of_torch_is_answered_by_that_of_lben() -> None:
+    with pytest.raises(lben.InvalidInput, match=r"torch\.nn.*ELU: use lben\.ELU\(\)"):
+        lben.LBEN(4, 5, 3, activation=torch.nn.ELU())  # type: ignore[arg-type]
+
+
+def test_a_network_without_numbers_is_refused() -> None:
+    with torch.device("meta"):
+        nets = (lben.LBEN(16, 5, 3, gamma=1.0), lben.ConvLBEN((1, 4, 4), 2, 3))
+    for net in nets:
+        with pytest.raises(lben.InvalidInput, match="meta"):
+            net(torch.zeros(2, 16, device="meta"))
+        with pytest.raises(lben.InvalidInput, match="meta"):
+            net.bound()

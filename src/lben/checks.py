@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lben.errors import InvalidInput
 
+_MOST_ENTRIES = 2**31
 FLOATS = (torch.float32, torch.float64)
 _SMALLEST, _LARGEST = 1e-37, 1e37  # of single precision, with a decade to spare
 
@@ -37,6 +38,13 @@ def count(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise InvalidInput(f"{name} must be an integer of at least 1, not {value!r}.")
     return int(value)
+
+
+def affordable(what: str, *shape: int) -> None:
+    """Refuse sizes of which a tensor would have more entries than anybody can have meant, before it is made."""
+    if math.prod(shape) > _MOST_ENTRIES:
+        sizes = " x ".join(str(size) if size < 2**60 else f"2^{size.bit_length() - 1}" for size in shape)
+        raise InvalidInput(f"{what} would have {sizes} entries, more than the {_MOST_ENTRIES} that are made at most.")
 
 
 def seed(value: int) -> int:

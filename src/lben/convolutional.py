@@ -40,6 +40,9 @@ class ConvForm(Form):
         self.geometry, self.channels = geometry, checks.count("channels", channels)
         p = checks.count("out_features", out_features)
         colours, (height, width), pool = geometry.in_shape[0], geometry.shape, geometry.pool
+        checks.affordable("The kernel of W", channels, channels, (2 * kernel_size - 1) ** 2)
+        checks.affordable("U", channels, colours, kernel_size, kernel_size)
+        checks.affordable("Wo", p, channels, height, width)
         self.U = uniform(channels, colours, kernel_size, kernel_size)
         self.bz: Tensor = uniform(channels, fan_in=colours * kernel_size**2)
         self.Wo = uniform(p, channels, height // pool, width // pool)
@@ -292,12 +295,7 @@ class ConvUnconstrainedEN(ConvNetwork):
 
 def _geometry(in_shape: tuple[int, int, int], kernel_size: int, pool: int, padding: int) -> Geometry:
     """The geometry of a network, if its parts fit each other."""
-    if not isinstance(in_shape, tuple | list | torch.Size) or len(in_shape) != 3:
-        raise InvalidInput(f"in_shape must be (channels, height, width), not {in_shape!r}.")
-    colours, height, width = (checks.count("Every size in in_shape", size) for size in in_shape)
-    if isinstance(padding, bool) or not isinstance(padding, int) or padding < 0:
-        raise InvalidInput(f"padding must be an integer of at least 0, not {padding!r}.")
-    geometry = Geometry((colours, height, width), padding, checks.count("pool", pool))
+    geometry = Geometry(in_shape, padding, pool)
     if checks.count("kernel_size", kernel_size) % 2 == 0:
         raise InvalidInput(f"kernel_size must be odd, so that it has a middle, not {kernel_size}.")
     high, wide = geometry.shape

@@ -31,7 +31,14 @@ class Geometry:
     pool: int
 
     def __post_init__(self) -> None:
+        if not isinstance(self.in_shape, tuple | list) or len(self.in_shape) != 3:
+            raise InvalidInput(f"in_shape must be (channels, height, width), not {self.in_shape!r}.")
+        object.__setattr__(self, "in_shape", tuple(checks.count("Every size in in_shape", s) for s in self.in_shape))
+        if isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding < 0:
+            raise InvalidInput(f"padding must be an integer of at least 0, not {self.padding!r}.")
+        checks.count("pool", self.pool)
         high, wide = self.shape
+        checks.affordable("The image with its padding", self.in_shape[0], high, wide)
         if high % self.pool or wide % self.pool:
             raise InvalidInput(f"pool = {self.pool} does not divide the image, {high} x {wide} with its padding.")
 
@@ -95,10 +102,16 @@ class ConvWeights:
 
     def __post_init__(self) -> None:
         check_metric(self.metric)
+        if not isinstance(self.geometry, Geometry):
+            raise InvalidInput(f"geometry must be an lben.Geometry, not {self.geometry!r}.")
         for name in ("T", "U", "bz", "Wo", "by"):
             checks.floating(name, getattr(self, name))
+        if self.entries is not None:
+            checks.floating("entries", self.entries)
         checks.alike(self.tensors())
-        C, p = len(self.bz), len(self.by)
+        C, p = (tensor.shape[-1] if tensor.dim() else 0 for tensor in (self.bz, self.by))
+        if min(C, p) < 1:
+            raise InvalidInput(f"A network needs channels and outputs, but has {C} and {p} of them.")
         taps, into = (kernel.shape[-1] if kernel.dim() else 0 for kernel in (self.T, self.U))
         if taps % 2 == 0 or into % 2 == 0:
             raise InvalidInput(f"Kernels must be of odd size, so that they have a middle, not {taps} and {into}.")
@@ -161,7 +174,7 @@ class ConvWeights:
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, without a metric that is not there."""
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "gamma"}
         return {name: tensor for name, tensor in named.items() if isinstance(tensor, Tensor)}
 
     def detach(self) -> ConvWeights:
@@ -236,7 +249,7 @@ class ConvWeights:
 
 def check_metric(metric: Metric) -> Metric:
     """`metric` if it is the name of one."""
-    if metric not in get_args(Metric):
+    if not isinstance(metric, str) or metric not in get_args(Metric):
         raise InvalidInput(f'metric must be "channel", "pixel" or "identity", not {metric!r}.')
     return metric
 

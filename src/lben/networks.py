@@ -76,6 +76,7 @@ class LBEN(EquilibriumNetwork):
         normalize: Normalize | None = None,
     ) -> None:
         sizes = (in_features, checks.count("hidden_features", hidden_features), out_features)
+        checks.affordable("W", hidden_features, hidden_features)
         groups = check_activation(activation, hidden_features).groups(hidden_features)
         super().__init__(
             WellPosed(*sizes, epsilon, groups=groups)

@@ -77,6 +77,8 @@ class Parameterization(Form):
         d = checks.count("in_features", in_features)
         n = checks.count("hidden_features", hidden_features)
         p = checks.count("out_features", out_features)
+        for name, shape in (("W", (n, n)), ("U", (n, d)), ("Wo", (p, n))):
+            checks.affordable(name, *shape)
         self.U = uniform(n, d)
         self.bz: Tensor = uniform(n, fan_in=d)
         self.Wo = uniform(p, n)

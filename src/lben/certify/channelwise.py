@@ -30,6 +30,7 @@ from lben.spectrum import inner, lowest_eigenvalue, quadratic_factors
 _GAP = 1e-2  # relative, in rho, at which the search ends
 _LOOSEST = 0.1  # of the first small program
 _ROUNDS = 60
+_FARTHEST = 1e6  # times the best rho: where a small program may start
 _LANCZOS = 40  # steps that look for the largest x
 _DIRECTIONS = 12  # taken of them at one lam
 _KEPT = 90  # directions that a round leaves to the next
@@ -268,7 +269,12 @@ def _minimise(problem: Channels, best: Measure) -> tuple[Tensor, float, bool]:
     for _ in range(_ROUNDS):
         x, z = _orthonormal(x), _orthonormal(z)
         program = problem.restrict(x, z, gap)
-        lam, reached, solved = minimise_rho(program, best.lam, 1.01 * best.rho)
+        start = 1.01 * best.rho
+        while program.feasible(best.lam, start) is None:  # as it is at 1.01, but for rounding
+            start *= 4
+            if not start < _FARTHEST * best.rho:
+                return best.lam, best.rho, False
+        lam, reached, solved = minimise_rho(program, best.lam, start)
         if solved:
             low = max(low, (1 - gap) * reached)
         if best.rho <= (1 + _GAP) * low:

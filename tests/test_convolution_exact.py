@@ -1,0 +1,140 @@
+"""Certificates of convolutional weights against Condition `lipschitz` in rational numbers."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+
+import lben
+
+Matrix = list[list[Fraction]]
+
+
+def circular(kernel: Tensor, high: int, wide: int) -> Matrix:
+    """The matrix of a circular convolution, units ordered by row, column and channel."""
+    out, into, size, _ = kernel.shape
+    values, middle = kernel.tolist(), size // 2
+    matrix = [[Fraction(0)] * (high * wide * into) for _ in range(high * wide * out)]
+    for y, x, a, b in (
+        (y, x, a, b) for y in range(high) for x in range(wide) for a in range(size) for b in range(size)
+    ):
+        place = (y + a - middle) % high * wide + (x + b - middle) % wide
+        for o in range(out):
+            for i in range(into):
+                matrix[(y * wide + x) * out + o][place * into + i] += Fraction(values[o][i][a][b])
+    return matrix
+
+
+def gram(rows: Matrix) -> Matrix:
+    return [[sum((a * b for a, b in zip(r, s, strict=True)), Fraction(0)) for s in rows] for r in rows]
+
+
+def condition(w: lben.ConvWeights, lam: list[float], gamma: float) -> Matrix:
+    """The matrix of Condition `lipschitz`, by the definition of these weights."""
+    (high, wide), pool = w.geometry.shape, w.geometry.pool
+    T, G, Wo = circular(w.T, high, wide), gram(circular(w.U, high, wide)), w.Wo.tolist()
+    places = [(y // pool, x // pool, c) for y in range(high) for x in range(wide) for c in range(w.channels)]
+    out = [[Fraction(row[c][y][x]) / pool**2 for row in Wo] for y, x, c in places]
+    seen, own, mine = gram(out), [Fraction(v) for v in w.metric_diagonal().tolist()], [Fraction(v) for v in lam]
+    rho = Fraction(0) if w.gamma is None else 1 / (2 * Fraction(w.gamma))
+    units = range(len(mine))
+    A = [[(T[i][j] + rho * (seen[i][j] + own[i] * G[i][j] * own[j])) / own[i] for j in units] for i in units]
+    return [
+        [
+            mine[i] * A[i][j] + mine[j] * A[j][i] - (seen[i][j] + mine[i] * G[i][j] * mine[j]) / Fraction(gamma)
+            for j in units
+        ]
+        for i in units
+    ]
+
+
+def definite(matrix: Matrix) -> bool:
+    """By elimination: every pivot is above zero."""
+    rows = [row[:] for row in matrix]
+    for k in range(len(rows)):
+        if rows[k][k] <= 0:
+            return False
+        for i in range(k + 1, len(rows)):
+            share = rows[i][k] / rows[k][k]
+            rows[i] = [a - share * b for a, b in zip(rows[i], rows[k], strict=True)]
+    return True
+
+
+def draw(seed: int, metric: lben.Metric) -> tuple[lben.ConvWeights, Tensor | None]:
+    """Weights and a metric over many decades."""
+    r, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+
+    def gaussian(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    high, wide = r.choice(((1, 1), (2, 2), (1, 3), (2, 1)))
+    C, pool = r.randint(1, 2), r.choice([k for k in (1, 2) if high % k == 0 and wide % k == 0])
+    shape = (high, wide) if metric == "pixel" else (C,)
+    entries = torch.exp(r.choice((0, 3)) * gaussian(*shape)) * 10.0 ** r.uniform(-12, 6)
+    entries = torch.ones(C, dtype=torch.float64) if metric == "identity" else entries
+    T = gaussian(C, C, 3, 3)
+    T = T - T.flip(2, 3).transpose(0, 1) if r.random() < 0.5 else T
+    room = 10.0 ** r.uniform(-14, 0) if r.random() < 0.5 else float(T.abs().sum())
+    T[:, :, 1, 1] += room * torch.eye(C, dtype=torch.float64)
+    decades = r.choice((6, 6, 120))
+    U, Wo = gaussian(C, 1, 3, 3), gaussian(2, C, high // pool, wide // pool)
+    U, Wo = 10.0 ** r.uniform(-decades, decades) * U, 10.0 ** r.uniform(-decades, decades) * Wo
+    gamma = None if r.random() < 0.2 else 10.0 ** r.uniform(-4, 4)
+    geometry = lben.Geometry((1, high, wide), 0, pool)
+    w = lben.ConvWeights(T, U, gaussian(C), Wo, gaussian(2), entries, metric, geometry, gamma)
+    if metric == "pixel" or r.random() < 0.3:
+        return w, None
+    other = entries * torch.exp(r.choice((0, 1e-13, 3)) * gaussian(C)) * 10.0 ** r.uniform(-13, 6)
+    return w, other.repeat(high * wide)
+
+
+@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+@pytest.mark.parametrize("rigorous", [True, False])
+def test_what_holds_is_true(metric: lben.Metric, rigorous: bool) -> None:
+    """At the smallest gamma that is said to hold, found by bisection, where every error shows."""
+    held = 0
+    for seed in range(10):
+        w, lam = draw(seed, metric)
+        low, high = -37.0, 36.9
+        if not lben.certify(w, 10.0**high, lam=lam, rigorous=rigorous).holds:
+            continue
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            holds = lben.certify(w, 10.0**middle, lam=lam, rigorous=rigorous).holds
+            low, high = (low, middle) if holds else (middle, high)
+        held += 1
+        own = (w.metric_diagonal() if lam is None else lam).tolist()
+        assert definite(condition(w, own, 10.0**high)), seed
+    assert held >= 2
+
+
+def test_a_gamma_just_below_its_own_is_not_its_own() -> None:
+    """I - W of one pixel with T = 1e-16: nothing below gamma is proved, however close."""
+    one = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    zero, metric = torch.zeros(1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+    w = lben.ConvWeights(1e-16 * one, one, zero, one, zero, metric, "pixel", lben.Geometry((1, 1, 1), 0, 1), 1.0)
+    assert lben.certify(w, rigorous=True).holds
+    for steps in range(1, 10):
+        below = 1.0 - steps * 2.0**-53
+        truth = definite(condition(w, [1.0], below))
+        assert not lben.certify(w, below, rigorous=True).holds or truth
+        assert not lben.certify(w, below).holds or truth
+    assert not definite(condition(w, [1.0], 1.0 - 2.0**-53))
+
+
+def test_the_own_gamma_in_pixels_is_rounded_up() -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        normalize = lben.Normalize(0.0, 0.1 + 0.9 * torch.rand(1).item())
+        net = lben.ConvLBEN((1, 3, 3), 1, 2, gamma=0.1 + seed / 7, pool=1, metric="pixel", normalize=normalize)
+        found = lben.certify(net, domain="pixels", rigorous=True)
+        assert found.holds
+        assert found.gamma is not None
+        assert net.gamma is not None
+        assert Fraction(found.gamma) * Fraction(normalize.scale) >= Fraction(net.gamma)
+        assert found.gamma <= math.nextafter(net.gamma / normalize.scale, math.inf)
