@@ -251,7 +251,7 @@ def check(subject: Subject, lam: Tensor, gamma: float | None, *, rigorous: bool,
         verdict = decide(subject.weights, lam, gamma, scale, condition)
         return Certificate(verdict, gamma, margin, lam, domain, "ball arithmetic", True)
     verdict = "undecided" if condition.X is None else definite(condition.X)
-    return Certificate(verdict, gamma, margin, lam, domain, "eigenvalues in double precision", False)
+    return Certificate(verdict, gamma, margin, lam, domain, "Cholesky in double precision", False)
 
 
 def _margin(subject: Subject, lam: Tensor, gamma: float | None) -> float:

@@ -191,7 +191,7 @@ def _prove(weights: Weights, T: Tensor, rate: float, given_up: float, best: floa
 
         verdict = decide_contraction(weights, P, T, proved, X, torch.cat([k, k]))
         return Contraction(verdict, proved, best, P, T, margin, "ball arithmetic", True)
-    return Contraction(definite(X), proved, best, P, T, margin, "eigenvalues in double precision", False)
+    return Contraction(definite(X), proved, best, P, T, margin, "Cholesky in double precision", False)
 
 
 def scaled_metric(P: Tensor, T: Tensor, W: Tensor, k: Tensor) -> tuple[Enclosed, Enclosed, Enclosed]:

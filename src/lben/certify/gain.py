@@ -209,7 +209,7 @@ def _prove(
 
         verdict = decide_gain(weights, P, T, in_domain, scale, X, exponents)
         return IncrementalGain(verdict, in_domain, P, T, margin, domain, "ball arithmetic", True)
-    return IncrementalGain(definite(X), in_domain, P, T, margin, domain, "eigenvalues in double precision", False)
+    return IncrementalGain(definite(X), in_domain, P, T, margin, domain, "Cholesky in double precision", False)
 
 
 def _inequality(weights: Weights, P: Tensor, T: Tensor, gain: float, scale: float) -> tuple[Enclosed, Tensor]:
