@@ -77,15 +77,19 @@ def linear_units(r: Random) -> tuple[lben.Weights, lben.PerUnit]:
     """Linear units before others: what passes them nearly cancels, and what follows makes the rest large."""
     count, others = r.randint(1, 3), r.randint(0, 2)
     n, d, p = count + others, r.randint(1, 2), r.randint(1, 2)
-    system = rough(r, count, count)
-    if r.random() < 0.3:
+    eye = torch.eye(count, dtype=torch.float64)
+    system = eye - 0.5 * gaussian(r, count, count) if r.random() < 0.6 else rough(r, count, count)
+    if r.random() < 0.2:
         system[-1] = system[0] * (1 + 10.0 ** r.uniform(-16, -2))  # nearly singular
-    W = torch.zeros(n, n, dtype=torch.float64)
-    W[:count, :count] = torch.eye(count, dtype=torch.float64) - system
-    U = torch.zeros(n, d, dtype=torch.float64)
-    U[:count] = (torch.eye(count, dtype=torch.float64) - W[:count, :count])[:, :1] if r.random() < 0.6 else 1.0
-    W[count:, :count] = 10.0 ** r.uniform(-2, 18) * rough(r, others, count) if others else 0.0
-    if r.random() < 0.4:
+    W, U = torch.zeros(n, n, dtype=torch.float64), torch.zeros(n, d, dtype=torch.float64)
+    W[:count, :count] = eye - system
+    U[:count] = (eye - W[:count, :count])[:, :1]  # so that x comes out of the first unit alone, but for some last bits
+    U[:count] *= 1 + 2.0**-52 * torch.tensor([[float(r.randint(-2, 2))] for _ in range(count)], dtype=torch.float64)
+    if others:
+        W[count:, :count] = 10.0 ** r.uniform(-2, 18) * rough(r, others, count)
+        if r.random() < 0.7:
+            W[count:, 0] = 0.0
+    if r.random() < 0.3:
         W[:count, count:] = 10.0 ** r.uniform(-18, 0) * gaussian(r, count, others)
         W[count:, count:] = -(10.0 ** r.uniform(-2, 2)) * torch.eye(others, dtype=torch.float64)
     Wo = rough(r, p, n)

@@ -122,9 +122,14 @@ class Exact:
         return half + half.transpose()
 
     def lipschitz(self, lam: Sequence[Any], gamma: Any) -> Any:
-        """[[2 Lam - Lam W - W' Lam, -Lam U, Wo'], [., gamma I, D'], [., ., gamma I]], before any Schur complement."""
+        """[[2 Lam - Lam W - W' Lam, -Lam U, Wo'], [., gamma I, D'], [., ., gamma I]], before any Schur complement.
+
+        Where D = 0 it is gamma (2 Lam - Lam W - W' Lam) - Wo'Wo - Lam U U' Lam, the complement times gamma > 0.
+        """
         side, out, D = -1 * (diagonal(lam) * self.U), self.Wo.transpose(), self.D.transpose()
         d, p = D.nrows(), D.ncols()
+        if D == zeros(d, p):
+            return gamma * self.well_posed(lam) - out * self.Wo - side * side.transpose()
         return blocks(
             [
                 [self.well_posed(lam), side, out],
