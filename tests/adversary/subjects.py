@@ -202,7 +202,7 @@ def _width(module: nn.Sequential) -> int:
 def grouped(r: Random) -> Prey:
     """Projections, softmax and thresholds of blocks; constraints of a polyhedron may be nearly parallel."""
     torch.manual_seed(r.randrange(2**31))
-    angle = 10.0 ** r.uniform(-8, 0)
+    angle = 10.0 ** r.uniform(-7, -2)
     wedge = [[0.0, 1.0], [math.sin(angle), math.cos(angle)]]
     kinds: list[Callable[[], lben.Activation]] = [
         lambda: lben.Projection(lben.Ball(2)),
@@ -213,10 +213,11 @@ def grouped(r: Random) -> Prey:
         lambda: lben.Softmax(2),
         lambda: lben.GroupSoftThreshold(2, 0.5),
     ]
-    n, sigma = 2 * r.randint(1, 3), r.choice(kinds)()
+    n, sigma = r.choice((2, 2, 4)), r.choice(kinds)()
+    narrow = isinstance(sigma, lben.Projection) and isinstance(sigma.set, lben.Polyhedron)
     net = lben.LBEN(r.randint(1, 4) if r.random() < 0.3 else n, n, 2, gamma=1.0, activation=sigma).double()
     _spread(net, r)
-    return _prey(net.eval(), 10.0 ** r.uniform(-1, 1), "input", angle)
+    return _prey(net.eval(), 10.0 ** r.uniform(-1, 1), "input", angle if narrow else None)
 
 
 def changed(r: Random) -> Prey:

@@ -61,14 +61,20 @@ def steepest(prey: Prey, x: Tensor) -> tuple[Tensor, Tensor]:
     return J, torch.linalg.svd(J).Vh[:, 0]
 
 
-def targets(prey: Prey, count: int, g: torch.Generator) -> Tensor:
-    """Pre-activations of any pattern, some close to a kink; or, of two units, within a narrow angle."""
+def targets(prey: Prey, count: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Pairs of pre-activations that are close: of any pattern, near kinks, or, of two units, within a narrow angle."""
     n = prey.net.hidden_features
+    random = lambda *shape: torch.rand(*shape, generator=g, dtype=torch.float64)  # noqa: E731
     v = prey.spread * torch.randn(count, n, generator=g, dtype=torch.float64)
+    apart = 10 ** (-6 * random(count, 1))
     if prey.narrow is None:
-        return v * 10 ** (-6 * torch.rand(count, n, generator=g, dtype=torch.float64)).round()
-    angle = prey.narrow * (3 * torch.rand(count, n // 2, generator=g, dtype=torch.float64) - 1)
-    return (v[:, : n // 2, None].abs() * torch.stack([angle.sin(), angle.cos()], dim=-1)).flatten(1)
+        v = v * 10 ** (-6 * random(count, n)).round()
+        return v, v * (1 + apart * random(count, n))
+    angle = prey.narrow * (3 * random(count, n // 2) - 1)
+    turned = angle + prey.narrow * apart * random(count, n // 2)
+    lengths = v[:, : n // 2].abs()
+    first, second = (torch.stack([lengths * a.sin(), lengths * a.cos()], dim=-1).flatten(1) for a in (angle, turned))
+    return first, second
 
 
 def hunt(tally: Tally, r: Random, where: str, prey: Prey, count: int, rounds: int) -> None:
@@ -77,14 +83,15 @@ def hunt(tally: Tally, r: Random, where: str, prey: Prey, count: int, rounds: in
     g = torch.Generator().manual_seed(r.randrange(2**31))
     noise = lambda rows: torch.randn(rows, prey.inputs, generator=g, dtype=torch.float64)  # noqa: E731
     first = prey.spread * noise(count)
-    if prey.aim is not None:
-        first[: count // 4] = prey.aim(targets(prey, count // 4, g))
     sizes = 10 ** (-8 * torch.rand(count, 1, generator=g, dtype=torch.float64))
     second = torch.where(torch.rand(count, 1, generator=g) < 0.5, prey.spread * noise(count), first + sizes * noise(count))
+    if prey.aim is not None:
+        aimed = targets(prey, (10 if prey.narrow else 1) * count, g)
+        first, second = (torch.cat([x, prey.aim(v)]) for x, v in zip((first, second), aimed, strict=True))
     pairwise = tally.attempt("radius", where, lambda: lben.certified_radius(prey.net, first[:4], domain=prey.domain))
     for _ in range(rounds):
         whole, apart, sound = slopes(prey, first, second)
-        tally.count("pairs", count)
+        tally.count("pairs", len(first))
         tally.count("too loosely known to count", int((~sound).sum()))
         compare(tally, where, prey, bounds, whole, first, second)
         if pairwise is not None:
