@@ -55,7 +55,15 @@ def gammas(r: Random, network: Exact, lam: Tensor, scale: float = 1.0) -> list[f
 
 
 def around(
-    r: Random, tally: Tally, kind: str, where: str, net: Any, network: Exact, lam: Tensor, given: Tensor | None, **more: Any
+    r: Random,
+    tally: Tally,
+    kind: str,
+    where: str,
+    net: Any,
+    network: Exact,
+    lam: Tensor,
+    given: Tensor | None,
+    **more: Any,
 ) -> None:
     """certify around the smallest true gamma of a metric, in double precision and rigorously."""
     for gamma in gammas(r, network, lam):

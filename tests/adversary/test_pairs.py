@@ -84,7 +84,9 @@ def hunt(tally: Tally, r: Random, where: str, prey: Prey, count: int, rounds: in
     noise = lambda rows: torch.randn(rows, prey.inputs, generator=g, dtype=torch.float64)  # noqa: E731
     first = prey.spread * noise(count)
     sizes = 10 ** (-8 * torch.rand(count, 1, generator=g, dtype=torch.float64))
-    second = torch.where(torch.rand(count, 1, generator=g) < 0.5, prey.spread * noise(count), first + sizes * noise(count))
+    second = torch.where(
+        torch.rand(count, 1, generator=g) < 0.5, prey.spread * noise(count), first + sizes * noise(count)
+    )
     if prey.aim is not None:
         aimed = targets(prey, (10 if prey.narrow else 1) * count, g)
         first, second = (torch.cat([x, prey.aim(v)]) for x, v in zip((first, second), aimed, strict=True))
@@ -105,9 +107,7 @@ def hunt(tally: Tally, r: Random, where: str, prey: Prey, count: int, rounds: in
     within_radius(tally, where, prey, first[: count // 10], noise)
 
 
-def compare(
-    tally: Tally, where: str, prey: Prey, bounds: Bounds, whole: Tensor, first: Tensor, second: Tensor
-) -> None:
+def compare(tally: Tally, where: str, prey: Prey, bounds: Bounds, whole: Tensor, first: Tensor, second: Tensor) -> None:
     tally.count("comparisons", len(bounds) * len(whole))
     worst = int(whole.argmax())
     for name, bound in bounds.items():
