@@ -55,7 +55,7 @@ def hidden(r: Random, lam: Tensor, right: Tensor) -> Tensor:
 
 
 def weights(r: Random, *, groups: Tensor | None = None, largest: int = 6, inputs: int | None = None) -> lben.Weights:
-    """Weights with a metric: by the construction of the paper, in which much may be lost to rounding; or W at random."""
+    """Weights with a metric: by the construction of the paper, of which rounding may leave little; or W at random."""
     n = len(groups) if groups is not None else r.randint(1, largest)
     d, p = inputs or r.randint(1, 3), r.randint(1, 3)
     lam = decades(r, n, spread=r.choice((0.0, 0.5, 3.0, 10.0))) * scale(r)

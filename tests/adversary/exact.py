@@ -128,7 +128,7 @@ class Exact:
         """
         side, out, D = -1 * (diagonal(lam) * self.U), self.Wo.transpose(), self.D.transpose()
         d, p = D.nrows(), D.ncols()
-        if D == zeros(d, p):
+        if not any(any(row) for row in D.tolist()):
             return gamma * self.well_posed(lam) - out * self.Wo - side * side.transpose()
         return blocks(
             [

@@ -55,11 +55,12 @@ def run(tally: Tally, module: str, first: int, count: int, folder: Path) -> None
             reason = "it hangs"
         results = json.loads((folder / "results.json").read_text())
         tally.merge(results["counts"], results["failures"])
-        if results["next"] >= end:
+        if results["done"]:
             return
-        current = (folder / "current.txt").read_text()
-        tally.fail(f"{module}: a process died", f"seed {results['next']}: {reason}; {current}")
-        first = results["next"] + 1
+        seed = int((folder / "seed.txt").read_text())
+        current = (folder / "current.txt").read_text() if (folder / "current.txt").exists() else "nothing was called"
+        tally.fail(f"{module}: a process died", f"seed {seed}: {reason}; last called: {current}")
+        first = seed + 1
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:
@@ -81,12 +82,17 @@ def _main(name: str, first: int, count: int, folder: Path) -> None:
     place.mkdir(exist_ok=True)
     os.chdir(place)
     tally = Tally(name)
-    for seed in range(first, first + count + 1):
-        results = {"next": seed, "counts": tally.counts, "failures": tally.failures}
-        if seed == first + count or (seed - first) % 50 == 0:
-            (folder / "results.json").write_text(json.dumps(results))
-        if seed < first + count:
-            work.trial(seed, tally, folder)
+
+    def write(done: bool) -> None:
+        results = {"done": done, "counts": tally.counts, "failures": tally.failures}
+        (folder / "results.json").write_text(json.dumps(results))
+
+    for seed in range(first, first + count):
+        (folder / "seed.txt").write_text(str(seed))
+        if (seed - first) % 20 == 0:  # what a process that dies has counted since is lost
+            write(False)
+        work.trial(seed, tally, folder)
+    write(True)
 
 
 if __name__ == "__main__":

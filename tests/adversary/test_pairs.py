@@ -38,7 +38,7 @@ def claims(tally: Tally, where: str, prey: Prey) -> Bounds:
 
 
 def slopes(prey: Prey, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Slopes of all outputs together, shape (count,), and of all differences of two outputs, (count, p, p): lower bounds.
+    """Lower bounds of the slopes of all outputs together, shape (count,), and of their differences, (count, p, p).
 
     The third is where outputs are known well enough to count.
     """
@@ -78,7 +78,7 @@ def targets(prey: Prey, count: int, g: torch.Generator) -> tuple[Tensor, Tensor]
 
 
 def hunt(tally: Tally, r: Random, where: str, prey: Prey, count: int, rounds: int) -> None:
-    """Far and near pairs; then, again and again, the best of them, moved a little and turned to where it is steepest."""
+    """Far and near pairs; then, again and again, the best of them, moved a little and turned where it is steepest."""
     bounds = claims(tally, where, prey)
     g = torch.Generator().manual_seed(r.randrange(2**31))
     noise = lambda rows: torch.randn(rows, prey.inputs, generator=g, dtype=torch.float64)  # noqa: E731
