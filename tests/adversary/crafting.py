@@ -132,12 +132,20 @@ def edited(r: Random, description: dict[str, Any], tensors: dict[str, Tensor]) -
             tensors[name] = r.choice((*values, *(old.to(dtype) for dtype in types)))
 
 
+def identical(mine: dict[str, Tensor], its: dict[str, Tensor]) -> bool:
+    """Whether two sets of tensors have the same bits; NaN equals NaN."""
+    return mine.keys() == its.keys() and all(
+        (a.dtype, a.shape) == (its[key].dtype, its[key].shape)
+        and torch.equal(
+            a.contiguous().reshape(-1).view(torch.uint8), its[key].contiguous().reshape(-1).view(torch.uint8)
+        )
+        for key, a in mine.items()
+    )
+
+
 def same(net: Any, other: Any, x: Tensor) -> bool:
     """Whether two networks are the same function, made of the same numbers."""
-    mine, its = net.state_dict(), other.state_dict()
-    equal = mine.keys() == its.keys() and all(
-        torch.equal(mine[key], its[key]) and mine[key].dtype == its[key].dtype for key in mine
-    )
+    equal = identical(net.state_dict(), other.state_dict())
     settings = all(repr(getattr(net, key)) == repr(getattr(other, key)) for key in ("gamma", "activation", "solver"))
     return equal and settings and type(net) is type(other) and torch.equal(net.eval()(x), other.eval()(x))
 
@@ -197,10 +205,8 @@ def judge(tally: Tally, where: str, how: str, net: Any, loaded: Any, damaged: Pa
         content = path.read_bytes()
         header = json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]])
         descriptions.append(json.loads(header["__metadata__"]["lben"]))
-    mine, its = load_file(damaged), load_file(again)
-    kept = mine.keys() == its.keys() and all(
-        torch.equal(mine[k], its[k]) and mine[k].dtype == its[k].dtype for k in mine
-    )
-    if not kept or any(descriptions[0].get(k) != v for k, v in descriptions[1].items()):
-        tally.fail(f"{how}: not what the file says", f"{where}; saved again: {json.dumps(descriptions[1])[:300]}")
+    kept = identical(load_file(damaged), load_file(again))
+    wrong = {key: value for key, value in descriptions[1].items() if descriptions[0].get(key) != value}
+    if not kept or wrong:
+        tally.fail(f"{how}: not what the file says", f"{where}; tensors kept: {kept}, saved again: {wrong}")
     loaded.eval()(torch.rand(2, loaded.in_features).to(loaded.parameterization.U.dtype))
