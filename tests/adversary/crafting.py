@@ -83,7 +83,7 @@ def rearranged(r: Random, content: bytes) -> bytes:
             ("", "{}", "[]", "null", "1", '{"format": 1}', header["__metadata__"][key] + " ")
         )
     else:
-        junk = ("F64", "BF16", "I8", "BOOL", [], [-1], [0, 0], [0, 2**62], [2**40, 2**40], [1], None)
+        junk: tuple[Any, ...] = ("F64", "BF16", "I8", "BOOL", [], [-1], [0, 0], [0, 2**62], [2**40, 2**40], [1], None)
         header[name][change] = r.choice(junk)
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + content[8 + size :]

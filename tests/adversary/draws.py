@@ -51,7 +51,8 @@ def hidden(r: Random, lam: Tensor, right: Tensor) -> Tensor:
     size = 10.0 ** r.uniform(-3, 3)
     V, S = size * rough(r, n, n), 10.0 ** r.uniform(-3, 3) * rough(r, n, n)
     room = 10.0 ** r.uniform(-18, 1) * torch.eye(n, dtype=lam.dtype) * lam.max()
-    return torch.eye(n, dtype=lam.dtype) - (right + V.T @ V + room + S - S.T) / lam[:, None]
+    W: Tensor = torch.eye(n, dtype=lam.dtype) - (right + V.T @ V + room + S - S.T) / lam[:, None]
+    return W
 
 
 def weights(r: Random, *, groups: Tensor | None = None, largest: int = 6, inputs: int | None = None) -> lben.Weights:
@@ -71,6 +72,15 @@ def weights(r: Random, *, groups: Tensor | None = None, largest: int = 6, inputs
         W = hidden(r, lam, right if bool(right.isfinite().all()) and r.random() < 0.7 else torch.zeros_like(right))
     W = torch.nan_to_num(W, nan=0.5, posinf=-1.0, neginf=-1.0).clamp(-1e140, 1e140)
     return lben.Weights(W, U, gaussian(r, n), Wo, gaussian(r, p), lam, None)
+
+
+def extreme(r: Random) -> lben.Weights:
+    """One or two units with numbers from end to end of what doubles can hold: squares and products leave it."""
+    n = r.randint(1, 2)
+    W = r.choice((0.0, -1.0, 0.5, 1e-200)) * torch.eye(n, dtype=torch.float64)
+    U, Wo = (10.0 ** r.uniform(-200, 200) * gaussian(r, *shape) for shape in ((n, 1), (1, n)))
+    lam = 10.0 ** r.uniform(-300, 300) * decades(r, n, spread=1.0)
+    return lben.Weights(W, U, gaussian(r, n), Wo, gaussian(r, 1), lam)
 
 
 def linear_units(r: Random) -> tuple[lben.Weights, lben.PerUnit]:

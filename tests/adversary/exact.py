@@ -165,6 +165,8 @@ def holds(weights: lben.Weights, lam: Tensor, gamma: float | None, scale: float 
 
 def exactly(network: Exact, lam: Tensor, gamma: float | None, scale: float = 1.0) -> bool:
     gone = torch.isnan(lam).tolist()
+    if bool(lam.isinf().any()) or (gamma is not None and not math.isfinite(gamma)):
+        return False  # no number, and so no claim that could be checked
     reduced = network.without(gone)
     if reduced is None or not bool((lam[~torch.isnan(lam)] > 0).all()):
         return False
@@ -176,7 +178,7 @@ def exactly(network: Exact, lam: Tensor, gamma: float | None, scale: float = 1.0
 
 def threshold(network: Exact, lam: Tensor, scale: float = 1.0) -> float | None:
     """The smallest double gamma for which the condition holds with this metric; None if none does."""
-    low, high = -1000.0, 1000.0  # exponents of two
+    low, high = -1000, 1000  # exponents of two
     if not exactly(network, lam, 2.0**high, scale):
         return None
     while high - low > 1:
@@ -184,8 +186,8 @@ def threshold(network: Exact, lam: Tensor, scale: float = 1.0) -> float | None:
         low, high = (low, middle) if exactly(network, lam, 2.0**middle, scale) else (middle, high)
     below, above = 2.0**low, 2.0**high
     while math.nextafter(below, math.inf) < above:
-        middle = below + (above - below) / 2
-        below, above = (below, middle) if exactly(network, lam, middle, scale) else (middle, above)
+        between = below + (above - below) / 2
+        below, above = (below, between) if exactly(network, lam, between, scale) else (between, above)
     return above
 
 

@@ -76,7 +76,7 @@ def _main(name: str, first: int, count: int, folder: Path) -> None:
     single_thread()
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    socket.socket.connect = _refuse  # type: ignore[method-assign,assignment]
+    socket.socket.connect = _refuse  # type: ignore[method-assign]
     signal.signal(signal.SIGPROF, _ring)
     place = folder / "work"  # what is written by a relative path lands here
     place.mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import lben
 from tests.adversary import draws
 
+Domain = Literal["input", "pixels"]
 EPS = 2.0**-52
 _ITERATIONS = 400
 
@@ -38,7 +39,7 @@ class Prey:
     evaluate: Callable[[Tensor], Evaluated]
     inputs: int
     spread: float
-    domain: str = "input"
+    domain: Domain = "input"
     aim: Callable[[Tensor], Tensor] | None = None
     narrow: float | None = None
 
@@ -110,14 +111,16 @@ def modular(module: nn.Module) -> Callable[[Tensor], Evaluated]:
 def _sizes(module: nn.Module, size: Tensor) -> Tensor:
     """A bound on every number inside, from a bound on the input."""
     if isinstance(module, nn.Linear):
-        return size @ module.weight.abs().T + module.bias.abs()
+        inside: Tensor = size @ module.weight.abs().T + module.bias.abs()
+        return inside
     if isinstance(module, lben.Residual):
         return 2 * (size + _sizes(module.body, size))
     if isinstance(module, nn.Sequential):
         for part in module:
             size = _sizes(part, size)
         return size
-    return size * max(1.0, abs(getattr(module, "negative_slope", 1.0)))
+    slope: float = getattr(module, "negative_slope", 1.0)
+    return size * max(1.0, abs(slope))
 
 
 def _spread(net: nn.Module, r: Random) -> None:
@@ -130,7 +133,7 @@ def _spread(net: nn.Module, r: Random) -> None:
                 parameter.copy_(spread * draws.gaussian(r, *parameter.shape))
 
 
-def _prey(net: Any, spread: float = 1.0, domain: str = "input", narrow: float | None = None) -> Prey:
+def _prey(net: Any, spread: float = 1.0, domain: Domain = "input", narrow: float | None = None) -> Prey:
     with torch.no_grad():
         weights = net.weights()
     explicit = weights.dense() if isinstance(weights, lben.ConvWeights) else weights
@@ -146,7 +149,7 @@ def dense(r: Random) -> Prey:
     """LBEN with and without gamma, in single or double precision, behind a normalisation now and then."""
     torch.manual_seed(r.randrange(2**31))
     sigma = r.choice((lben.ReLU(), lben.ReLU(), lben.LeakyReLU(0.2), lben.Tanh(), lben.HardTanh(), lben.ELU()))
-    domain = r.choice(("input", "pixels"))
+    domain: Domain = r.choice(("input", "pixels"))
     normalize = lben.Normalize(0.3, 0.25) if domain == "pixels" else None
     gamma = r.choice((None, 0.1, 1.0, 10.0))
     net = lben.LBEN(*_sizes_of(r), gamma=gamma, epsilon=10.0 ** r.uniform(-3, 0), activation=sigma, normalize=normalize)
@@ -173,7 +176,7 @@ def mixed(r: Random) -> Prey:
 
 def convolutional(r: Random) -> Prey:
     torch.manual_seed(r.randrange(2**31))
-    metric = r.choice(("channel", "identity", "pixel"))
+    metric: lben.Metric = r.choice(("channel", "identity", "pixel"))
     gamma = r.choice((None, 0.3, 3.0))
     solver = lben.ForwardBackward(max_iterations=100_000) if metric == "pixel" else None
     padding, pool, C = r.choice((0, 0, 1)), r.choice((1, 3)), r.randint(1, 2)
@@ -225,7 +228,7 @@ def changed(r: Random) -> Prey:
     torch.manual_seed(r.randrange(2**31))
     normalize = lben.Normalize(0.0, 0.5)
     if r.random() < 0.6:
-        metric = r.choice(("channel", "identity"))
+        metric: lben.Metric = r.choice(("channel", "identity"))
         net: Any = lben.ConvLBEN((1, 3, 3), 2, 3, gamma=1.0, metric=metric, pool=3, normalize=normalize).double().eval()
     else:
         net = lben.LBEN(3, 5, 3, gamma=1.0, normalize=normalize).double().eval()

@@ -25,4 +25,4 @@ def test_damaged_files_are_refused_or_equal(tmp_path: Path, record_property: Cal
 def test_many_damaged_files_are_refused_or_equal(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    run(10_000, 10_000, tmp_path, record_property)
+    run(10_000, 5000, tmp_path, record_property)

@@ -64,7 +64,10 @@ def steepest(prey: Prey, x: Tensor) -> tuple[Tensor, Tensor]:
 def targets(prey: Prey, count: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
     """Pairs of pre-activations that are close: of any pattern, near kinks, or, of two units, within a narrow angle."""
     n = prey.net.hidden_features
-    random = lambda *shape: torch.rand(*shape, generator=g, dtype=torch.float64)  # noqa: E731
+
+    def random(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=g, dtype=torch.float64)
+
     v = prey.spread * torch.randn(count, n, generator=g, dtype=torch.float64)
     apart = 10 ** (-6 * random(count, 1))
     if prey.narrow is None:
@@ -81,7 +84,10 @@ def hunt(tally: Tally, r: Random, where: str, prey: Prey, count: int, rounds: in
     """Far and near pairs; then, again and again, the best of them, moved a little and turned where it is steepest."""
     bounds = claims(tally, where, prey)
     g = torch.Generator().manual_seed(r.randrange(2**31))
-    noise = lambda rows: torch.randn(rows, prey.inputs, generator=g, dtype=torch.float64)  # noqa: E731
+
+    def noise(rows: int) -> Tensor:
+        return torch.randn(rows, prey.inputs, generator=g, dtype=torch.float64)
+
     first = prey.spread * noise(count)
     sizes = 10 ** (-8 * torch.rand(count, 1, generator=g, dtype=torch.float64))
     second = torch.where(
