@@ -1,9 +1,24 @@
-"""Settings of all tests."""
+"""Settings of all tests, and the counts of those that try to break what is claimed."""
 
+from __future__ import annotations
+
+import pytest
 import torch
 from hypothesis import settings
+
+from tests.adversary.tally import total
 
 settings.register_profile("repeatable", derandomize=True)  # the same examples on every run: the seed is fixed
 settings.load_profile("repeatable")
 
 torch.set_warn_always(True)  # torch gives many warnings only once a process, which would hide them from later tests
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the adversary tried, in all processes together: a folder's own conftest is not read where xdist prints."""
+    reports = [r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, []) if r.when == "call"]
+    found = total(pair for report in reports for pair in report.user_properties)
+    if found:
+        terminalreporter.section("adversary")
+    for part, counts in sorted(found.items()):
+        terminalreporter.line(f"{part}: " + ", ".join(f"{number:,} {what}" for what, number in counts.items()))

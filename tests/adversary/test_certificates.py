@@ -1,0 +1,50 @@
+"""Every kind of certificate against rational arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from tests.adversary.claims import convolutional, dense, eliminated, extreme, grouped, imported
+from tests.adversary.tally import Tally, single_thread
+from tests.adversary.truths import linear, posed, searched, signals, steep
+
+Kind = Callable[[Random, Tally, str], None]
+KINDS: dict[Kind, int] = {  # and how many of each kind make one round of the long run
+    dense: 30,
+    extreme: 30,
+    eliminated: 15,
+    grouped: 12,
+    imported: 10,
+    convolutional: 16,
+    searched: 12,
+    posed: 20,
+    signals: 6,
+    linear: 15,
+    steep: 6,
+}
+
+
+def run(kind: Kind, first: int, count: int, record_property: Callable[[str, object], None]) -> None:
+    single_thread()
+    tally = Tally("certificates")
+    for seed in range(first, first + count):
+        kind(Random(f"{kind.__name__} {seed}"), tally, f"{kind.__name__}, seed {seed}")
+    tally.finish(record_property)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_certificates_are_exactly_true(kind: Kind, record_property: Callable[[str, object], None]) -> None:
+    run(kind, 0, KINDS[kind] // 2, record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(18))
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_many_certificates_are_exactly_true(
+    kind: Kind, part: int, record_property: Callable[[str, object], None]
+) -> None:
+    count = 2 * KINDS[kind]
+    run(kind, 1000 + part * count, count, record_property)
