@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 import torch
 from hypothesis import settings
+from rich.console import Console
 
 from tests.adversary.tally import total
 
@@ -12,6 +15,15 @@ settings.register_profile("repeatable", derandomize=True)  # the same examples o
 settings.load_profile("repeatable")
 
 torch.set_warn_always(True)  # torch gives many warnings only once a process, which would hide them from later tests
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> StringIO:
+    """What bars write, as if to a terminal."""
+    written = StringIO()
+    console = Console(file=written, force_terminal=True)
+    monkeypatch.setattr("lben.progress._console", lambda: console)
+    return written
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

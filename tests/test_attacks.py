@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 import torch
@@ -165,10 +166,10 @@ def test_the_state_of_torch_does_not_matter() -> None:
     assert everything(x.requires_grad_()) == expected
 
 
-def test_progress(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress(terminal: StringIO) -> None:
     data, net = embedded_mnist(), mnist_network(1.0)
     lben.attack(net, pixels(data.test_images[:4]), data.test_labels[:4], [1.0], method="fgm", progress=True)
-    assert "Attacking by fgm" in capsys.readouterr().out
+    assert "Attacking by fgm" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("method", ["fgm", "pgd"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from io import StringIO
 
 import pytest
 import torch
@@ -59,11 +60,11 @@ def test_known_slope_of_a_single_unit() -> None:
     assert tight.gamma == pytest.approx(2.5, rel=1e-5)
 
 
-def test_seed_domain_and_progress(capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_domain_and_progress(terminal: StringIO) -> None:
     net, x = mnist_network(1.0), pixels(embedded_mnist().test_images[:50])
     one = lben.lipschitz_lower_bound(net, x, restarts=4, steps=20, seed=3)
     two = lben.lipschitz_lower_bound(net, x, restarts=4, steps=20, seed=3, progress=True)
-    assert "Climbing" in capsys.readouterr().out
+    assert "Climbing" in terminal.getvalue()
     assert one.value == two.value
     assert torch.equal(one.inputs, two.inputs)
     assert torch.equal(one.trace, two.trace)

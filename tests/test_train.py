@@ -313,7 +313,7 @@ def test_nothing_to_train_or_to_test_is_said() -> None:
     data = few_images(64, 1000)
     with pytest.raises(lben.InvalidInput, match="no sample to train"):
         fit(plain(), replace(data, train_images=data.train_images[:0], train_labels=data.train_labels[:0]), ONCE)
-    with pytest.raises(lben.InvalidInput, match="no sample to test"):
+    with pytest.raises(lben.InvalidInput, match="something to test on"):
         fit(plain(), replace(data, test_images=data.test_images[:0], test_labels=data.test_labels[:0]), ONCE)
     with pytest.raises(lben.InvalidInput, match="no parameters"):
         fit(nn.ReLU(), data, ONCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -89,7 +88,6 @@ def describe_solver(solver: Solver) -> dict[str, Any]:
 
 
 def build_solver(description: object, depth: int = 0) -> Solver:
-    """The solver; options that the file does not name have their defaults, for they decide no function."""
     name, options = _named("solver", description, depth)
     if name not in _SOLVERS:
         raise InvalidFile(f"there is no solver {name!r}.")
@@ -97,8 +95,7 @@ def build_solver(description: object, depth: int = 0) -> Solver:
         options["method"] = build_solver(options.get("method"), depth + 1)
     if options.get("backward") is not None:
         options["backward"] = build_solver(options["backward"], depth + 1)
-    known = [option.name for option in fields(_SOLVERS[name])]
-    made: Solver = _make(_SOLVERS[name], options, [option for option in known if option in options])
+    made: Solver = _make(_SOLVERS[name], options)
     return made
 
 
@@ -122,7 +119,7 @@ def _named(what: str, description: object, depth: int) -> tuple[str, dict[str, A
     return options.pop("name"), options
 
 
-def _make(kind: type[Any], options: dict[str, Any], names: Iterable[str] | None = None) -> Any:
-    """A record of these options, which are all it has unless names are given; it checks their values itself."""
-    take(kind.__name__, options, *((option.name for option in fields(kind)) if names is None else names))
+def _make(kind: type[Any], options: dict[str, Any]) -> Any:
+    """A record of these options, which are all it has; it checks their values itself."""
+    take(kind.__name__, options, *(option.name for option in fields(kind)))
     return kind(**options)

@@ -99,7 +99,7 @@ def _convolve(w: ConvWeights, z: Tensor, *, absolute: bool) -> Tensor:
         return rows.reshape(shape).permute(0, 3, 1, 2)
 
     def rows(images: Tensor) -> Tensor:
-        return images.permute(0, 2, 3, 1).reshape(len(images), -1)
+        return images.permute(0, 2, 3, 1).reshape(len(images), w.hidden_features)
 
     total = rows(_circular(images(z), change(w.T)))
     if w.gamma is None:

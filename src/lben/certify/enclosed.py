@@ -149,7 +149,7 @@ def definite(X: Enclosed) -> Verdict:
     if bool((diagonal + X.error.diagonal() <= 0).any()):
         return "fails"
     if not bool((diagonal > 0).all()):
-        return "undecided"
+        return _refuted(X)
     k = balance(diagonal)
     X = X.shifted(k[:, None] + k)
     if not X.finite():
@@ -157,8 +157,11 @@ def definite(X: Enclosed) -> Verdict:
     trace = float(X.mid.diagonal().sum())
     taken = _above(X.error.sum(dim=1), size) + 2 * (size + 4) * EPS * trace
     _, info = torch.linalg.cholesky_ex(X.mid - torch.diag(taken))
-    if int(info) == 0:
-        return "holds"
+    return "holds" if int(info) == 0 else _refuted(X)
+
+
+def _refuted(X: Enclosed) -> Verdict:
+    """Whether some v shows v' X v < 0 for every enclosed matrix."""
     v = Enclosed.exact(torch.linalg.eigh(X.mid).eigenvectors[:, :1])
     quotient = v.T @ (X @ v)
     return "fails" if float(quotient.mid + quotient.error) < 0 else "undecided"
