@@ -75,7 +75,7 @@ class Certificate(Judged):
     """The verdict on Condition `lipschitz` for `gamma`, or on Condition `W` where gamma is None.
 
     verdict: "holds"; "fails"; or "undecided", where rounding is larger than the margin.
-    margin: the smallest eigenvalue of the matrix that must be positive definite.
+    margin: the smallest eigenvalue of the matrix that must be positive definite, as computed; no verdict rests on it.
     lam: the diagonal of the metric, shape (n,); NaN for a linear unit that was eliminated and needs no entry.
     domain: where distances between inputs are measured: at the network's input, or in pixels, before `Normalize`.
     method: how the verdict was reached.
@@ -102,7 +102,9 @@ class Certificate(Judged):
             "fails": "not proved by this metric",
             "undecided": "neither proved nor refuted by this check",
         }[self.verdict]
-        return f"{claim}: {status} (margin {self.margin:.3g}, {self.method})."
+        lost = (self.margin > 0) != self.holds and self.verdict != "undecided"
+        margin = "a margin that rounding hides" if lost else f"margin {self.margin:.3g}"
+        return f"{claim}: {status} ({margin}, {self.method})."
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +275,7 @@ def confirmed(gamma: float, method: str, prove: Callable[[float], Certificate]) 
         gamma *= 1 + growth
         growth *= 2
     raise BoundNotMet(
-        f"No bound near {gamma:.6g} could be confirmed in double precision: the smallest eigenvalue stays at "
-        f"{certificate.margin:.3g}.",
+        f"No bound near {gamma:.6g} could be confirmed: the digits of double precision are too few for these weights "
+        f"(smallest eigenvalue {certificate.margin:.3g}, as computed). Choose units in which they are of similar sizes.",
         certificate.margin,
     )
