@@ -276,6 +276,6 @@ def confirmed(gamma: float, method: str, prove: Callable[[float], Certificate]) 
         growth *= 2
     raise BoundNotMet(
         f"No bound near {gamma:.6g} could be confirmed: the digits of double precision are too few for these weights "
-        f"(smallest eigenvalue {certificate.margin:.3g}, as computed). Choose units in which they are of similar sizes.",
+        f"(smallest eigenvalue {certificate.margin:.3g}, as computed). Scale them to similar sizes.",
         certificate.margin,
     )
