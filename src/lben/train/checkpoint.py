@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from inspect import ismethod
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def identity(net: nn.Module, data: Data, options: dict[str, Any]) -> dict[str, A
         if type(module).__module__.startswith("torch."):
             known[f"{prefix}options"] = module.extra_repr()
         names = [name for name in _FACTS if not (isinstance(module, Form) and name == "gamma")]  # its network has it
-        known |= {f"{prefix}{name}": _plain(getattr(module, name)) for name in names if hasattr(module, name)}
+        facts = {name: getattr(module, name) for name in names if hasattr(module, name)}
+        known |= {f"{prefix}{name}": _plain(fact) for name, fact in facts.items() if not ismethod(fact)}
     for name, parameter in net.named_parameters():
         frozen = "" if parameter.requires_grad else ", frozen"
         known[name] = f"{_shape(parameter)}{frozen}"
