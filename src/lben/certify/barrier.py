@@ -15,6 +15,8 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from lben.errors import NotConverged
+
 _GROWTH = 5.0  # of the weight of the objective, from stage to stage: 30 saves stages and doubles the Newton steps
 _NEGLIGIBLE = 1e-20  # of the first rho: nothing is read of what the input reaches, and rho may fall for ever
 _PULL = 1e-2
@@ -141,7 +143,7 @@ def minimise_rho(problem: Program[P], lam: Tensor, rho: float) -> tuple[Tensor, 
     """
     point = problem.feasible(lam, rho)
     if point is None:
-        raise ValueError("The barrier method needs a strictly feasible start.")
+        raise NotConverged("The search for a bound found no place to begin: scale the weights to similar sizes.", rho)
     pull = _pull(problem, lam)
     t = _GROWTH * (problem.size + problem.rank) / rho
     finished, left = False, _ALL_STEPS

@@ -26,6 +26,7 @@ from lben.weights import Weights
 
 BoundSolver = Literal["barrier", "scs"]
 _SMALLEST = 1e-300
+_LARGEST_POWER = 450  # of four: beyond it rho, or what is divided by it, is no double
 _ROOM = 10  # how far above the smallest rho of its lam the barrier method starts
 
 
@@ -109,6 +110,12 @@ def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver, groups: Tensor | 
     lowest = smallest_rho(problem, start)
     if not lowest < math.inf:
         raise NotWellPosed("The metric proves well-posedness by less than rounding, and no bound follows.", 0.0)
+    half = math.frexp(lowest)[1] // 2
+    if lowest == 0 or abs(half) > _LARGEST_POWER:
+        raise InvalidInput(
+            "The bound lies beyond the range of double precision: W, U and Wo differ too much in size."
+        )
+    problem, lowest = replace(problem, K=problem.K * 4.0**-half), lowest * 4.0**-half  # rho near 1, whose square exists
     if solver == "scs":
         found, finished = _scs(problem, start), True
         rho = smallest_rho(problem, found)
@@ -118,7 +125,7 @@ def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver, groups: Tensor | 
         found, rho, finished = minimise_rho(problem, start, _ROOM * lowest)
         if not finished:
             found, rho = min((found, rho), _best_multiple(problem, start), key=lambda pair: pair[1])
-    root = math.sqrt(rho)
+    root = math.sqrt(rho) * 2.0**half
     return found[: problem.free] * (out / into / root), max(root * into * out, _SMALLEST), finished
 
 
