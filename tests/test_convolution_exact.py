@@ -209,6 +209,23 @@ def test_a_gamma_just_below_its_own_is_not_its_own() -> None:
     assert not definite(condition(w, [1.0], 1.0 - 2.0**-53))
 
 
+@pytest.mark.parametrize("size", [1.0, 0.0415335])
+def test_terms_that_cancel_by_rounding_are_not_taken_for_zero(size: float) -> None:
+    """2 rho Wo'Wo times the share of the metric less Wo'Wo/gamma, beside a T that is far smaller than its rounding."""
+    one, zero = torch.ones(1, 1, 1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    for own in (406.5676048632823, 43.7676374564347):
+        entries = torch.tensor([0.5244715154812772], dtype=torch.float64)
+        geometry = lben.Geometry((1, 1, 1), 0, 1)
+        w = lben.ConvWeights(1e-12 * one, 1e-9 * one, zero, 1e5 * one, zero, entries, "channel", geometry, own)
+        for lam in (entries * size * (1 + k * 2.0**-52) for k in range(-1, 2)):
+            for steps in range(-2, 3):
+                gamma = own / size * (1 + steps * 2.0**-52)
+                for rigorous in (False, True):
+                    found, truth = lben.certify(w, gamma, lam=lam, rigorous=rigorous), condition(w, lam.tolist(), gamma)
+                    assert found.verdict == "undecided" or found.holds == definite(truth)
+        assert lben.certify(w, rigorous=True).holds
+
+
 def test_the_own_gamma_in_pixels_is_rounded_up() -> None:
     for seed in range(10):
         torch.manual_seed(seed)
