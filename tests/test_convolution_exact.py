@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from fractions import Fraction
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 import lben
+from lben.certify.explicit import ExplicitNetwork
 
 Matrix = list[list[Fraction]]
 
@@ -34,21 +36,19 @@ def gram(rows: Matrix) -> Matrix:
     return [[sum((a * b for a, b in zip(r, s, strict=True)), Fraction(0)) for s in rows] for r in rows]
 
 
-def condition(w: lben.ConvWeights, lam: list[float], gamma: float) -> Matrix:
-    """The matrix of Condition `lipschitz`, by the definition of these weights."""
+def condition(w: lben.ConvWeights, lam: Sequence[float | Fraction], gamma: float | None) -> Matrix:
+    """The matrix of Condition `lipschitz`, or of Condition `W`, by the definition of these weights."""
     (high, wide), pool = w.geometry.shape, w.geometry.pool
     T, G, Wo = circular(w.T, high, wide), gram(circular(w.U, high, wide)), w.Wo.tolist()
     places = [(y // pool, x // pool, c) for y in range(high) for x in range(wide) for c in range(w.channels)]
     out = [[Fraction(row[c][y][x]) / pool**2 for row in Wo] for y, x, c in places]
     seen, own, mine = gram(out), [Fraction(v) for v in w.metric_diagonal().tolist()], [Fraction(v) for v in lam]
     rho = Fraction(0) if w.gamma is None else 1 / (2 * Fraction(w.gamma))
+    share = 0 if gamma is None else 1 / Fraction(gamma)
     units = range(len(mine))
     A = [[(T[i][j] + rho * (seen[i][j] + own[i] * G[i][j] * own[j])) / own[i] for j in units] for i in units]
     return [
-        [
-            mine[i] * A[i][j] + mine[j] * A[j][i] - (seen[i][j] + mine[i] * G[i][j] * mine[j]) / Fraction(gamma)
-            for j in units
-        ]
+        [mine[i] * A[i][j] + mine[j] * A[j][i] - (seen[i][j] + mine[i] * G[i][j] * mine[j]) * share for j in units]
         for i in units
     ]
 
@@ -113,6 +113,88 @@ def test_what_holds_is_true(metric: lben.Metric, rigorous: bool) -> None:
     assert held >= 2
 
 
+@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+@pytest.mark.parametrize("rigorous", [True, False])
+def test_what_fails_is_false(metric: lben.Metric, rigorous: bool) -> None:
+    """At the largest gamma that is said to fail, found by bisection."""
+    failed = 0
+    for seed in range(10):
+        w, lam = draw(seed, metric)
+        low, high = (-37.0, 36.9) if w.gamma is None or metric != "pixel" else (math.log10(w.gamma),) * 2
+        gamma = 10.0**low if high > low else w.gamma
+        assert gamma is not None
+        if lben.certify(w, gamma, lam=lam, rigorous=rigorous).verdict != "fails":
+            continue
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            fails = lben.certify(w, 10.0**middle, lam=lam, rigorous=rigorous).verdict == "fails"
+            low, high = (middle, high) if fails else (low, middle)
+            gamma = 10.0**low
+        failed += 1
+        own = (w.metric_diagonal() if lam is None else lam).tolist()
+        assert not definite(condition(w, own, gamma)), seed
+    assert failed >= 2
+
+
+@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+def test_the_monotonicity_is_proved(metric: lben.Metric) -> None:
+    """Lam (I - W) + its transpose - 2 m Lam is positive definite, and m is nearly all that can be had."""
+    proved = 0
+    for seed in range(30):
+        w, _ = draw(seed, metric)
+        m = ExplicitNetwork(w).monotonicity
+        lam = w.metric_diagonal().tolist()
+        if not m > 0:
+            continue
+        proved += 1
+        matrix = condition(w, lam, None)
+        for i, entry in enumerate(lam):
+            matrix[i][i] -= 2 * Fraction(m) * Fraction(entry)
+        assert definite(matrix), seed
+    assert proved >= 8
+
+
+@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+def test_the_product_bound_is_proved(metric: lben.Metric) -> None:
+    """With the metric times |Wo Lam^(-1/2)|/|Lam^(1/2) U| the condition holds at the bound, by its derivation."""
+    proved = 0
+    for seed in range(30):
+        w, _ = draw(seed, metric)
+        try:
+            bound = lben.product_bound(w)
+        except lben.LbenError:
+            continue
+        proved += 1
+        dense, root = w.dense(), w.metric_diagonal().sqrt()
+        out = float(torch.linalg.matrix_norm(dense.Wo / root, 2))
+        into = float(torch.linalg.matrix_norm(root[:, None] * dense.U, 2))
+        lam = [Fraction(entry) * Fraction(out) / Fraction(into) for entry in w.metric_diagonal().tolist()]
+        assert definite(condition(w, lam, bound)), seed
+    assert proved >= 8
+
+
+@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+def test_the_product_bound_of_one_pixel_is_not_below_its_constant(metric: lben.Metric) -> None:
+    """W = 1 - t, which no double is: y = x/t where x > 0."""
+    one, zero = torch.ones(1, 1, 1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    entries = torch.ones((1, 1) if metric == "pixel" else (1,), dtype=torch.float64)
+    for t in (0.3, 1e-6, 1e-12, 3e-16, 1e-17):
+        w = lben.ConvWeights(t * one, one, zero, one, zero, entries, metric, lben.Geometry((1, 1, 1), 0, 1))
+        assert 1 / Fraction(t) <= Fraction(lben.product_bound(w)) <= Fraction(1001, 1000) / Fraction(t)
+
+
+def test_zeros_around_the_image_refute_nothing_pixel_by_pixel() -> None:
+    """T + T' < 0 for constant images is made up for by what the zeros do not let in: the condition holds."""
+    one = torch.ones(1, 1, 1, 1, dtype=torch.float64)
+    zero, metric = torch.zeros(1, dtype=torch.float64), torch.ones(3, 3, dtype=torch.float64)
+    T = (-1e-3 / 9) * torch.ones(1, 1, 3, 3, dtype=torch.float64)
+    T[:, :, 1, 1] += 5e-4
+    Wo, geometry = torch.zeros(1, 1, 3, 3, dtype=torch.float64), lben.Geometry((1, 1, 1), 1, 1)
+    w = lben.ConvWeights(T, one, zero, Wo, zero, metric, "pixel", geometry, 1.0)
+    assert lben.certify(w.dense()).holds
+    assert lben.certify(w).verdict == lben.certify(w, rigorous=True).verdict == "undecided"
+
+
 def test_a_gamma_just_below_its_own_is_not_its_own() -> None:
     """I - W of one pixel with T = 1e-16: nothing below gamma is proved, however close."""
     one = torch.ones(1, 1, 1, 1, dtype=torch.float64)
@@ -125,6 +207,23 @@ def test_a_gamma_just_below_its_own_is_not_its_own() -> None:
         assert not lben.certify(w, below, rigorous=True).holds or truth
         assert not lben.certify(w, below).holds or truth
     assert not definite(condition(w, [1.0], 1.0 - 2.0**-53))
+
+
+@pytest.mark.parametrize("size", [1.0, 0.0415335])
+def test_terms_that_cancel_by_rounding_are_not_taken_for_zero(size: float) -> None:
+    """2 rho Wo'Wo times the share of the metric less Wo'Wo/gamma, beside a T that is far smaller than its rounding."""
+    one, zero = torch.ones(1, 1, 1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    for own in (406.5676048632823, 43.7676374564347):
+        entries = torch.tensor([0.5244715154812772], dtype=torch.float64)
+        geometry = lben.Geometry((1, 1, 1), 0, 1)
+        w = lben.ConvWeights(1e-12 * one, 1e-9 * one, zero, 1e5 * one, zero, entries, "channel", geometry, own)
+        for lam in (entries * size * (1 + k * 2.0**-52) for k in range(-1, 2)):
+            for steps in range(-2, 3):
+                gamma = own / size * (1 + steps * 2.0**-52)
+                for rigorous in (False, True):
+                    found, truth = lben.certify(w, gamma, lam=lam, rigorous=rigorous), condition(w, lam.tolist(), gamma)
+                    assert found.verdict == "undecided" or found.holds == definite(truth)
+        assert lben.certify(w, rigorous=True).holds
 
 
 def test_the_own_gamma_in_pixels_is_rounded_up() -> None:

@@ -290,3 +290,21 @@ def test_monotonicity_is_not_overstated(spread: float) -> None:
             for i in range(k + 1, n):
                 factor = X[i][k] / X[k][k]
                 X[i] = [a - factor * c for a, c in zip(X[i], X[k], strict=True)]
+
+
+@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+def test_errors_of_a_convolution_nearly_without_monotonicity_are_true(metric: lben.Metric) -> None:
+    """One pixel with W = 1 - t, which no double is: z = relu(W z + 1) = 1/t, and m = t."""
+    one, zero = torch.ones(1, 1, 1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    entries = torch.ones((1, 1) if metric == "pixel" else (1,), dtype=torch.float64)
+    for t in (0.3, 1e-6, 1e-12, 1.5e-16, 3e-16, 1e-17):
+        w = lben.ConvWeights(t * one, one, zero, one, zero, entries, metric, lben.Geometry((1, 1, 1), 0, 1))
+        explicit = ExplicitNetwork(w)
+        assert 0.999 * t < explicit.monotonicity < t
+        for share in (1.0, 1.001, 0.5, 3.0):
+            z = torch.full((1, 1), share / t, dtype=torch.float64)
+            error = explicit.hidden.error(z, z, torch.ones(1, 1, dtype=torch.float64), normalize=None)
+            assert abs(Fraction(z.item()) - 1 / Fraction(t)) <= Fraction(error.item())
+    for t in (0.0, -1e-17):
+        w = lben.ConvWeights(t * one, one, zero, one, zero, entries, metric, lben.Geometry((1, 1, 1), 0, 1))
+        assert not ExplicitNetwork(w).proved

@@ -15,17 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from lben.activations import Activation, check_activation, refuse_blocks
-from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, domain_scale
-from lben.certify.verified import decide
+from lben.certify.certificate import Certifiable, Certificate, Domain, Subject, Verdict, domain_scale
+from lben.certify.verified import decide, exceeds, norm_above, refuted
 from lben.convweights import ConvWeights
 from lben.errors import InvalidInput, NotWellPosed
-from lben.grid import Grid, complex_form
+from lben.grid import Grid, complex_form, real_form
 from lben.spectrum import lowest_eigenvalue, quadratic_factors
 from lben.weights import Weights
 
 _UNIT = torch.finfo(torch.float64).eps
 _TINY = torch.finfo(torch.float64).tiny  # what an underflow may take, at most
 _FAINT = 1e-140
+_SHARES = (1 - 1e-12, 1 - 1e-10, 1 - 1e-8, 1 - 1e-6, 1 - 1e-3, 0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +72,32 @@ class ConvSubject:
             return self
         return replace(self, weights=replace(self.weights, entries=torch.ones_like(self.weights.bz)))
 
+    def without_bound(self) -> Condition:
+        """T + T': Condition `W` but for terms that are positive semidefinite."""
+        one = torch.ones_like(self.weights.bz)
+        alone = replace(self.weights, entries=one, metric="identity", gamma=None)
+        return Condition.of(replace(self, weights=alone), one, None)
+
+    def sure_monotonicity(self) -> float:
+        """The largest m a little below an estimate that is proved; zero at most where none above zero is.
+
+        Lam (I - W) + its transpose > 2 m Lam; for metric "pixel" from T + T' > 2 m max(lam), which is more.
+        """
+        lam = self.weights.metric_entries()
+        if self.weights.metric == "pixel":
+            condition, lam = self.without_bound(), lam.max().expand_as(self.weights.bz)
+        else:
+            condition = Condition.of(self, lam, None)
+        root = lam.rsqrt()
+        scaled = replace(condition, D=root[:, None] * condition.D * root, F=root[:, None] * condition.F)
+        if not all(bool(torch.isfinite(torch.view_as_real(part)).all()) for part in (scaled.D, scaled.F)):
+            return 0.0
+        estimate = scaled.margin() / 2
+        for share in _SHARES if 0 < estimate < math.inf else ():
+            if exceeds(condition, 2 * (share * estimate) * lam):
+                return share * estimate
+        return min(estimate, 0.0)
+
 
 @dataclass(frozen=True, eq=False)
 class Condition:
@@ -109,7 +136,12 @@ class Condition:
         # a factor that underflows is off by _TINY, and what multiplies it is among these
         under = 1 + ratio.max() + sums + sums.T + weight + square + (1 + w.rho + share) * reach
         lost = longest * (_UNIT * terms + _TINY * under)
+        same = (
+            gamma == w.gamma and torch.equal(mine, own) and torch.equal(subject.mix, torch.eye(w.out_features).double())
+        )
         F, M, middle = Condition._low_rank(subject, grid, ratio, share)
+        if same:  # both terms are one: what cancels in M does so without rounding, and elsewhere its error counts
+            F, M = F[:, :, :0], M[:0, :0]
         return Condition(D, F, M, terms, middle, lost, grid)
 
     @staticmethod
@@ -125,8 +157,7 @@ class Condition:
         most = float(ratio.max())
         middle = math.sqrt(p) * (2 * w.rho * most + share * float(torch.linalg.matrix_norm(mix)) ** 2)
         if bool((ratio == ratio[0]).all()) or w.rho == 0:
-            M = 2 * w.rho * most * eye - share * N
-            return (out, M, middle) if bool((M != 0).any()) else (out[:, :, :0], M[:0, :0], middle)
+            return out, 2 * w.rho * most * eye - share * N, middle
         side = w.rho * most * eye
         M = torch.cat([torch.cat([0 * eye, side], 1), torch.cat([side, -share * N], 1)])
         return torch.cat([(ratio / most)[:, None] * out, out], dim=-1), M, middle
@@ -144,7 +175,7 @@ class Condition:
 
         It changes no verdict and, being exact, loses nothing: a metric may spread over many decades.
         """
-        halves = [-round(math.log2(term) / 2) for term in self.terms.diagonal().tolist()]
+        halves = [-round(math.log2(term) / 2) if term > 0 else 0 for term in self.terms.diagonal().tolist()]
         S = torch.tensor([math.ldexp(1.0, half) for half in halves], dtype=torch.float64)
         grown = [S[:, None] * part * S for part in (self.D, self.terms, self.lost)]
         return replace(self, D=grown[0], F=S[:, None] * self.F, terms=grown[1], lost=grown[2]), S
@@ -160,10 +191,6 @@ class Condition:
         columns = float(torch.linalg.vector_norm(self.F)) ** 2 * self.middle
         low_rank = _UNIT * 4 * (transform + 64 * len(self.M) + 8) * columns
         return float(torch.linalg.matrix_norm(self.lost)) + low_rank + _FAINT
-
-    def rounding(self) -> float:
-        """About the error of `margin`: what it is made of is bounded, what the eigenvalue routine loses estimated."""
-        return self.error() + 16 * len(self.terms) * _UNIT * float(torch.linalg.matrix_norm(self.terms))
 
 
 def certify_convolution(
@@ -188,6 +215,14 @@ def _in_domain(own: float, scale: float) -> float:
     return gamma if Fraction(gamma) * Fraction(scale) >= Fraction(own) else math.nextafter(gamma, math.inf)
 
 
+def _around(gamma: float, scale: float) -> tuple[float, float]:
+    """The doubles next to gamma times scale, below and above; that number twice if it is one."""
+    near, exact = gamma * scale, Fraction(gamma) * Fraction(scale)
+    if not math.isfinite(near) or near == exact:
+        return near, near
+    return (near, math.nextafter(near, math.inf)) if near < exact else (math.nextafter(near, 0.0), near)
+
+
 def channel_entries(weights: ConvWeights, lam: Tensor) -> Tensor:
     """The entries of a metric of full size, if it has one a channel."""
     n, C = weights.hidden_features, weights.channels
@@ -203,15 +238,15 @@ def check_convolution(
     subject: ConvSubject, entries: Tensor, gamma: float | None, *, rigorous: bool, domain: Domain
 ) -> Certificate:
     """The certificate for one entry of the metric a channel; gamma is meant in `domain`."""
-    at_input = None if gamma is None else gamma * subject.scale_of(domain)
-    condition = Condition.of(subject, entries, at_input)
+    below, above = (None, None) if gamma is None else _around(gamma, subject.scale_of(domain))
+    condition = Condition.of(subject, entries, below)
     if not bool(torch.isfinite(torch.view_as_real(condition.D)).all()):
         raise InvalidInput("The matrix of the condition overflows: the weights or lam are too large.")
     margin = condition.margin()
     lam = entries.repeat(subject.weights.geometry.pixels)
     verdict = decide(condition)
-    if not rigorous and verdict == "undecided" and margin < -condition.rounding():
-        verdict = "fails"
+    if verdict == "fails" and above != below and not refuted(Condition.of(subject, entries, above)):
+        verdict = "undecided"
     method = "Cholesky factors of frequency blocks, with a bound of every rounding error"
     if gamma is not None and subject.weights.geometry.padding:
         verdict = "undecided" if verdict == "fails" else verdict
@@ -225,8 +260,7 @@ def _check_pixelwise(subject: ConvSubject, gamma: float | None, *, rigorous: boo
     At the network's own gamma it vanishes and the margin is exact; `method` states how much is given away elsewhere.
     """
     w = subject.weights
-    convolution = replace(w, entries=torch.ones_like(w.bz), metric="identity", gamma=None)
-    blocks = Condition.of(replace(subject, weights=convolution), torch.ones_like(w.bz), None)
+    blocks = subject.without_bound()
     lam = w.metric_diagonal()
     share = Fraction(0) if w.gamma is None else 1 / Fraction(w.gamma)
     if gamma is not None:
@@ -234,42 +268,54 @@ def _check_pixelwise(subject: ConvSubject, gamma: float | None, *, rigorous: boo
     slack = float(abs(share)) * _input_output_norm(w, lam) * (1 + 1e-9)
     taken = slack if share < 0 else 0.0
     margin = blocks.margin() - taken
-    verdict = decide(blocks, at_least=taken)
-    if share != 0 and verdict == "fails":
-        verdict = "undecided"
-    elif share == 0 and not rigorous and verdict == "undecided" and margin < -blocks.rounding():
+    verdict: Verdict = "holds" if exceeds(blocks, taken) else "undecided"
+    padded = gamma is not None and w.geometry.padding > 0
+    if verdict == "undecided" and share == 0 and not padded and refuted(blocks):
         verdict = "fails"
     method = f"frequency blocks; the margin is a lower bound, at most {slack:.3g} below the smallest eigenvalue"
     return Certificate(verdict, gamma, margin, lam, domain, method, rigorous)
 
 
 def _input_output_norm(w: ConvWeights, lam: Tensor) -> float:
-    """A bound on |Wo'Wo + Lam U U' Lam|, from above but for the last billionth."""
-    out = float(torch.linalg.eigvalsh(w.output @ w.output.T)[-1])
-    lost = 16 * (w.U[0].numel() + 8) * _UNIT * float(torch.linalg.matrix_norm(w.U.abs().sum(dim=(2, 3))))
-    into = float(lam.max()) * (float(torch.linalg.matrix_norm(w.symbols()[1], 2).max()) + lost)
-    return out + into**2 + _FAINT
+    """A proved upper bound on |Wo'Wo + Lam U U' Lam|."""
+    out = _out_norm(w, torch.eye(w.out_features, dtype=lam.dtype), torch.ones_like(lam))
+    into = _into_norm(w, lam.max().expand_as(w.bz))
+    return (out**2 + into**2) * (1 + 8 * _UNIT) + _FAINT
+
+
+def _out_norm(w: ConvWeights, mix: Tensor, root: Tensor) -> float:
+    """A proved upper bound on |mix Wo R^-1|, R = diag(root)."""
+    terms = mix.abs() @ w.output.abs() / root
+    lost = 4 * (w.out_features + 16) * (_UNIT * terms + _TINY * (1 + (1 + mix.abs().sum(dim=1))[:, None] / root))
+    return norm_above((mix @ w.output / root)[None], float(torch.linalg.matrix_norm(lost)))
+
+
+def _into_norm(w: ConvWeights, root: Tensor) -> float:
+    """A proved upper bound on |R U|, R with one entry a channel."""
+    U = root[:, None] * w.symbols()[1]
+    terms = root[:, None] * w.U.abs().sum(dim=(2, 3))
+    lost = 16 * (w.U[0, 0].numel() + 8) * (_UNIT * terms + _TINY * (1 + root[:, None]))
+    return norm_above(real_form(U.real, U.imag).mT, 2 * float(torch.linalg.matrix_norm(lost)))
 
 
 def convolution_product_bound(subject: ConvSubject) -> float:
-    """|Wo Lam^(-1/2)| |Lam^(1/2) U| / m, at the network's input; for metric "pixel" from bounds on each factor."""
+    """|Wo Lam^(-1/2)| |Lam^(1/2) U| / m, at the network's input, proved; for metric "pixel" Lam <= max(lam)."""
     subject = subject.with_metric()
     w = subject.weights
-    operator = w.operator()
-    m = operator.sure_monotonicity
+    m = subject.sure_monotonicity()
     if not m > 0:
         raise NotWellPosed(
-            f"No bound is known for these weights: in their metric I - W is not monotone (m = {m:.6g}).", 2 * m
+            f"No bound is known for these weights: in their metric I - W is not proved monotone (m = {m:.6g}).", 2 * m
         )
-    lam = w.metric_diagonal()
-    _, U, _ = w.symbols()
-    if w.metric == "pixel":
-        into = math.sqrt(float(lam.max())) * float(torch.linalg.matrix_norm(U, 2).max())
-    else:
-        into = float(torch.linalg.matrix_norm(w.metric_entries().sqrt()[:, None] * U, 2).max())
-    scaled = (subject.mix @ w.output) / lam.sqrt()
-    out = math.sqrt(float(torch.linalg.eigvalsh(scaled @ scaled.T)[-1]))
-    return out * into / m * (1 + 1e-12)
+    if not (bool(w.U.any()) and bool(w.Wo.any())):
+        return 0.0
+    entries = w.metric_entries()
+    out = _out_norm(w, subject.mix, w.metric_diagonal().sqrt())
+    into = _into_norm(w, entries.max().sqrt().expand_as(w.bz) if w.metric == "pixel" else entries.sqrt())
+    bound = out * into / m * (1 + 8 * _UNIT)
+    if not (out * into > _TINY and _TINY < bound < math.inf):
+        raise InvalidInput(f"The bound {out:.3g} * {into:.3g} / {m:.3g} lies beyond the range of double precision.")
+    return bound
 
 
 def refuse_convolution(net: Certifiable | Weights | ConvWeights | Tensor, what: str) -> None:

@@ -101,13 +101,13 @@ class ExplicitNetwork:
 
     def _take_convolution(self, subject: ConvSubject, activation: Activation, normalize: Normalize | None) -> None:
         tried = subject.with_metric()
-        if tried.weights.operator().sure_monotonicity > 0:
+        self.monotonicity = tried.sure_monotonicity()
+        if self.monotonicity > 0:
             subject = tried
         self.subject, self.weights = subject, subject.weights
         self.operator = subject.weights.operator()
         self.Wo, self.metric = subject.weights.output, subject.weights.metric_diagonal()
         self.network = ConvNetwork(ConvExplicit(subject.weights), activation, None, normalize)
-        self.monotonicity = self.operator.sure_monotonicity
 
     def require_proof(self) -> None:
         """Refuse weights of which nothing is proved."""

@@ -100,7 +100,7 @@ def product_bound(
     """
     convolution = ConvSubject.of(net, activation)
     if convolution is not None:
-        return convolution_product_bound(convolution) / convolution.scale_of(domain)
+        return convolution_product_bound(convolution) / convolution.scale_of(domain) * (1 + 4 * EPS)
     subject = Subject.of(net, activation)
     weights, scale = subject.weights, subject.scale_of(domain)
     lam = weights.lam

@@ -21,37 +21,105 @@ if TYPE_CHECKING:
     from lben.certify.convolution import Condition
 
 _UNIT = torch.finfo(torch.float64).eps
+_TINY = torch.finfo(torch.float64).tiny
 _FAINT = 1e-140  # far above all that underflow can take from numbers near one
 _LOW = 1e-6  # of the largest eigenvalue of all blocks; what lies below is lifted
 _MOST_LIFTED = 64
+_MOST_TRIED = 8  # eigenvectors of D that are tried against it
 
 
-def decide(condition: Condition, *, at_least: float = 0.0) -> Verdict:
-    """Whether D + F M F' has no eigenvalue up to `at_least`, proved; "undecided" where neither it nor its contrary is.
+def decide(condition: Condition) -> Verdict:
+    """Whether D + F M F' is positive definite, proved; "undecided" where neither it nor its contrary is."""
+    if exceeds(condition, 0.0):
+        return "holds"
+    return "fails" if refuted(condition) else "undecided"
+
+
+def exceeds(condition: Condition, least: Tensor | float) -> bool:
+    """Whether D + F M F' - diag(least), one entry a channel, is proved positive definite.
 
     With F M F' = P P' - R R' and floor a proved lower bound of D: the sum is positive definite if I - R' H^-1 R is,
     H = D + P P'. For any Y, R' H^-1 R = R'Y + Y'r + r' H^-1 r with r = R - H Y, and the last is at most |r|^2/floor.
     Where D alone is not positive definite, it is lifted by some u u', which are subtracted again among R R'.
     """
     if not bool((condition.terms.diagonal() > 0).all()):
-        return "undecided"  # a zero on the diagonal: at best it is singular
+        return False  # a zero on the diagonal: at best D is singular
     condition, S = condition.scaled()
-    lost = condition.error()
+    lost, (D, columns, J, _) = condition.error(), _real(condition)
+    taken = (S * (least * (1 + 4 * _UNIT) + _TINY) * S).repeat(2)
+    if not (math.isfinite(lost) and _finite(D, columns, taken)):
+        return False
+    D = D - torch.diag(taken + lost + 8 * _UNIT * (float(D.abs().max()) + taken))
+    P, R = columns[:, :, J > 0], columns[:, :, J < 0]
+    if R.shape[-1] == 0 and _floor(D) > 0:
+        return True
+    D, added = _lift(D)
+    R, floor = torch.cat([R, added], dim=-1), _floor(D)
+    return floor > 0 and (R.shape[-1] == 0 or _schur_holds(D, P, R, floor))
+
+
+def refuted(condition: Condition) -> bool:
+    """Whether a vector v is found with v'(D + F M F')v below zero, beyond every error of that number.
+
+    It is the best of a small space: the eigenvector of an eigenvalue mu lies in that of (D - mu)^-1 F, unless it is one
+    of D alone.
+    """
+    condition, _ = condition.scaled()
+    lost, (D, columns, J, own) = condition.error(), _real(condition)
+    if not (math.isfinite(lost) and _finite(D, columns)):
+        return False
+    values, vectors = torch.linalg.eigh(D)
+    gap = values - condition.margin()
+    smallest = _UNIT * float(values.abs().max()) + _FAINT
+    gap = torch.where(gap.abs() < smallest, smallest, gap)
+    low = torch.zeros(*values.shape, min(_MOST_TRIED, values.numel()), dtype=D.dtype)
+    for column, place in enumerate(values.flatten().argsort()[: low.shape[-1]].tolist()):
+        low[place // values.shape[1], place % values.shape[1], column] = 1.0
+    basis = vectors @ torch.cat([low, (vectors.mT @ columns) / gap[:, :, None]], dim=-1)
+    basis[own, D.shape[-1] // 2 :] = 0.0
+    flat = torch.nn.functional.normalize(basis.flatten(0, 1), dim=0)
+    if not _finite(flat):
+        return False
+    space = torch.linalg.qr(flat).Q.reshape(*values.shape, -1)
+    seen = _product(columns, space)
+    small = _product(space, D @ space) + seen.T @ (J[:, None] * seen)
+    v = space @ torch.linalg.eigh((small + small.T) / 2).eigenvectors[:, :1]
+    v[own, D.shape[-1] // 2 :] = 0.0  # there is no such part
+    quotient = float(_product(v, D @ v)) + float((J[:, None] * _product(columns, v).square()).sum())
+    sizes = float(torch.linalg.matrix_norm(D).max()) + float(torch.linalg.vector_norm(columns)) ** 2
+    error = lost + 2 * (v.numel() + D.shape[-1] + len(J) + 8) * _UNIT * sizes
+    return bool(quotient + 1.01 * error * float(_product(v, v)) + _FAINT < 0)
+
+
+def norm_above(matrices: Tensor, off: float) -> float:
+    """A proved upper bound on the norms of real matrices that differ from these, in norm, by at most `off`."""
+    largest = float(matrices.abs().max())
+    if not math.isfinite(largest):
+        return math.inf
+    unit = 2.0 ** max(-1000, min(1000, math.frexp(largest)[1]))
+    B = matrices / unit
+    gram, count = B @ B.mT, B.shape[-1] + 16
+    whole = float(torch.linalg.matrix_norm(B).max()) ** 2 * (1 + 4 * B[0].numel() * _UNIT) + _FAINT
+    spare = 4 * count * _UNIT * whole
+    top = float(torch.linalg.eigvalsh(gram)[:, -1].max())
+    square = whole
+    for share in (1e-12, 1e-9, 1e-6):
+        bound = top * (1 + share) + spare
+        if _floor(bound * torch.eye(gram.shape[-1], dtype=B.dtype) - gram) > 0:
+            square = min(bound + spare, whole)
+            break
+    return (math.sqrt(square) * unit + off) * (1 + 8 * _UNIT)
+
+
+def _finite(*tensors: Tensor) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+
+
+def _real(condition: Condition) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """D in its real form, columns and signs J of F M F', and the frequencies that are their own conjugates."""
     columns, J = condition.factors()
     D, real = _independent(condition, torch.cat([columns.real, columns.imag], dim=1))
-    taken = at_least * S.repeat(2).square() * (1 + 4 * _UNIT)
-    if not (math.isfinite(lost) and all(bool(torch.isfinite(part).all()) for part in (D, real, taken))):
-        return "undecided"
-    shifted, added = _lift(D - torch.diag(taken + lost + 8 * _UNIT * (float(D.abs().max()) + taken)))
-    P, R = real[:, :, J > 0], torch.cat([real[:, :, J < 0], added], dim=-1)
-    floor = _floor(shifted)
-    if floor > 0 and (R.shape[-1] == 0 or _schur_holds(shifted, P, R, floor)):
-        return "holds"
-    return (
-        "fails"
-        if len(J) == 0 and _refuted(D - torch.diag(taken), lost + 8 * _UNIT * float(taken.max()))
-        else "undecided"
-    )
+    return D, real, J, condition.grid.independent()[2]
 
 
 def _independent(condition: Condition, columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,16 +191,6 @@ def _schur_holds(D: Tensor, P: Tensor, R: Tensor, floor: float) -> bool:
     wrong += rest_norm**2 / floor
     matrix = torch.eye(R.shape[-1], dtype=D.dtype) - (product + product.T) / 2
     return _floor((matrix - 1.01 * wrong * torch.eye(len(matrix), dtype=D.dtype))[None]) > 0
-
-
-def _refuted(D: Tensor, lost: float) -> bool:
-    """Whether a vector shows an eigenvalue below zero, beyond every error of its quotient."""
-    values, vectors = torch.linalg.eigh(D)
-    worst = int(values[:, 0].argmin())
-    v = vectors[worst, :, 0]
-    quotient = float(v @ (D[worst] @ v))
-    error = 4 * len(v) * _UNIT * float(torch.linalg.matrix_norm(D[worst])) + lost
-    return quotient + 2 * error < 0
 
 
 def _product(L: Tensor, R: Tensor) -> Tensor:
