@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from lben import checks
-from lben.errors import InvalidInput
+from lben.errors import InvalidInput, LbenError
 from lben.proximal import Preimage, Reflection
 from lben.slopes import Domain
 
@@ -19,9 +20,30 @@ if TYPE_CHECKING:
     from lben.jacobians import Jacobian
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _NAMESAKES = {
     name.lower(): name for name in ("ReLU", "LeakyReLU", "Tanh", "Sigmoid", "Softplus", "ELU", "HardTanh", "Identity")
 }  # by what torch calls them
+
+
+def plain_spoken(method: Function) -> Function:
+    """A method of an activation that names what is wrong with its tensor where torch fails on it.
+
+    It looks only after the failure, since solvers call activations in their inner loops.
+    """
+
+    @wraps(method)
+    def run(*args: Any, **named: Any) -> Any:
+        try:
+            return method(*args, **named)
+        except (AttributeError, IndexError, TypeError, RuntimeError) as error:
+            if not isinstance(error, LbenError):
+                given = [*args[1:2], *(value for name, value in named.items() if name != "alpha")]
+                for tensor in given[:1]:
+                    checks.there("The tensor", checks.floating("The tensor", tensor))
+            raise
+
+    return cast(Function, run)
 
 
 class Activation(ABC):
@@ -42,6 +64,12 @@ class Activation(ABC):
     linear: bool | tuple[bool, ...] = False
     """Whether sigma(v) = v, for all units or unit by unit: certificates then need no bound on its slope."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("__call__", "derivative", "potential", "prox"):
+            if name in vars(cls):
+                setattr(cls, name, plain_spoken(vars(cls)[name]))
+
     @abstractmethod
     def __call__(self, v: Tensor) -> Tensor:
         """sigma(v)."""
@@ -54,6 +82,7 @@ class Activation(ABC):
     def potential(self, z: Tensor) -> Tensor:
         """The convex f(z), up to a constant, with prox^1_f = sigma; infinite outside its closed domain."""
 
+    @plain_spoken
     def prox(self, u: Tensor, alpha: float) -> Tensor:
         """argmin over z of (z - u)^2/2 + alpha*f(z), for any alpha > 0; differentiable in u."""
         checks.positive("alpha", alpha)

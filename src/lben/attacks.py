@@ -110,8 +110,9 @@ def attack(
     """
     explicit = ExplicitNetwork(net, activation)
     explicit.subject.scale_of(domain)
-    if method not in (None, "fgm", "pgd", "deepfool"):
-        raise InvalidInput(f'method must be "fgm", "pgd" or "deepfool", not {method!r}.')
+    if method is not None:
+        checks.choice("method", method, ("fgm", "pgd", "deepfool"))
+    checks.flag("paper_protocol", paper_protocol)
     if paper_protocol and (method not in (None, "fgm") or domain != "input"):
         raise InvalidInput("The paper's protocol is \"fgm\" with sizes at the network's input: ask for nothing else.")
     method = method or ("fgm" if paper_protocol else "pgd")

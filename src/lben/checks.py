@@ -71,6 +71,24 @@ def flag(name: str, value: bool) -> bool:
     return value
 
 
+def choice(name: str, value: str, kinds: tuple[str, ...]) -> str:
+    """`value` if it is one of a few words."""
+    if not isinstance(value, str) or value not in kinds:
+        words = ", ".join(f'"{kind}"' for kind in kinds[:-1])
+        raise InvalidInput(f'{name} must be {words} or "{kinds[-1]}", not {value!r}.')
+    return value
+
+
+def converted(tensor: Tensor, target: torch.dtype | torch.device | str) -> Tensor:
+    """`tensor` in another dtype or on another device, if there is such a one."""
+    if not isinstance(target, torch.dtype | torch.device | str):
+        raise InvalidInput(f"Weights go to a torch.dtype or a device, not to {target!r}.")
+    try:
+        return tensor.to(target)
+    except (AssertionError, RuntimeError) as error:  # torch's ways to say that there is no such device
+        raise InvalidInput(f"Weights cannot go to {target!r}: {str(error).splitlines()[0]}.") from error
+
+
 def floating(name: str, tensor: Tensor) -> Tensor:
     """`tensor` if it is a dense real tensor of single or double precision."""
     if not isinstance(tensor, Tensor):
@@ -90,6 +108,16 @@ def finite(name: str, tensor: Tensor) -> Tensor:
         where = tuple(int(i) for i in bad.nonzero()[0])
         raise InvalidInput(f"{name} holds {tensor[where].item()} at index {where}: every entry must be finite.")
     return tensor
+
+
+def bounded(what: str, *matrices: Tensor) -> None:
+    """Pass matrices whose eigenvalues can be asked for: of NaN some are an error of LAPACK, and others end the process.
+
+    Their entries are made of weights and metrics, each of which may be finite.
+    """
+    for matrix in matrices:
+        if not bool(torch.isfinite(matrix).all()):
+            raise InvalidInput(f"{what} overflows: the weights or the metric are too large, or not finite.")
 
 
 def there(name: str, tensor: Tensor) -> Tensor:

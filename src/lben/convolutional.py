@@ -8,7 +8,6 @@ the first of them, change no distance. With kernels V, N and U and Psi = Lam^-1 
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch.nn import functional as F
 from lben import checks
 from lben.activations import Activation, ReLU
 from lben.convweights import ConvWeights, Geometry, Metric, add_kernels, check_metric, identity_kernel
-from lben.equilibrium import BaseNetwork
+from lben.equilibrium import BaseNetwork, check_form
 from lben.errors import InvalidInput
 from lben.grid import correlate, transposed
 from lben.normalize import Normalize
@@ -128,7 +127,7 @@ class ConvDirect(ConvForm):
         return torch.ones_like(self.bz) if self.metric == "identity" else torch.exp(-self.d)
 
     def monotonicity(self) -> float | None:
-        return self.epsilon.item() * (1.0 if self.metric == "identity" else math.exp(self.d.detach().min().item()))
+        return self.epsilon.item() * (1.0 if self.metric == "identity" else self.d.detach().min().double().exp().item())
 
     def extra_repr(self) -> str:
         return f"epsilon={float(self.epsilon):.4g}"
@@ -177,6 +176,7 @@ class ConvNetwork(BaseNetwork):
     def __init__(
         self, parameterization: ConvForm, activation: Activation, solver: Solver | None, normalize: Normalize | None
     ) -> None:
+        check_form(parameterization, ConvForm)
         if solver is None and parameterization.metric == "pixel":
             solver = FISTA()
         colours, high, wide = parameterization.geometry.in_shape

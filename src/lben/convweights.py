@@ -187,7 +187,7 @@ class ConvWeights:
 
     def to(self, target: torch.dtype | torch.device | str) -> ConvWeights:
         """The same weights in another dtype or on another device."""
-        return self._map(lambda tensor: tensor.to(target))
+        return self._map(lambda tensor: checks.converted(tensor, target))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> ConvWeights:
         changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}

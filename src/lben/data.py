@@ -77,6 +77,7 @@ class ImageData:
 
     @staticmethod
     def errors(outputs: Tensor, targets: Tensor) -> Tensor:
+        samples.check_classes(outputs, targets)
         return (outputs.argmax(dim=-1) != targets).double()
 
     @staticmethod
@@ -119,10 +120,7 @@ class RegressionData:
 
     @staticmethod
     def errors(outputs: Tensor, targets: Tensor) -> Tensor:
-        if outputs.shape != targets.shape:
-            raise InvalidInput(
-                f"The network's outputs have shape {tuple(outputs.shape)}, but the targets {tuple(targets.shape)}."
-            )
+        samples.check_targets(outputs, targets)
         return (outputs - targets).square().flatten(1).mean(dim=1).double()
 
     @staticmethod
@@ -132,7 +130,10 @@ class RegressionData:
 
 def pixels(images: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Bytes as numbers in [0, 1]; floats are such numbers already, or refused."""
-    return _pixels(samples.in_range("images", samples.tensor("images", images)), dtype or torch.get_default_dtype())
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InvalidInput(f"dtype must be a floating-point torch.dtype, not {dtype!r}.")
+    return _pixels(samples.in_range("images", samples.tensor("images", images)), dtype)
 
 
 def _pixels(images: Tensor, dtype: torch.dtype) -> Tensor:

@@ -211,6 +211,12 @@ class BaseNetwork(Described, ABC):
         return self.solver.on_failure or ("fallback" if self.training else "raise")
 
 
+def check_form(form: Form, kind: type[Any]) -> None:
+    """Pass the free variables of a network, if they are of its kind."""
+    if not isinstance(form, kind):
+        raise InvalidInput(f"parameterization must be one of lben's {kind.__name__}s, not {form!r}.")
+
+
 def _name(activation: Activation) -> str:
     text = repr(activation)
     return type(activation).__name__ if " at 0x" in text else text

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
+from lben import checks
 from lben.convolutional import ConvNetwork
 from lben.descriptions import build_activation, build_solver, describe_activation, describe_solver
 from lben.equilibrium import BaseNetwork
@@ -44,7 +45,7 @@ def save(net: BaseNetwork, path: str | os.PathLike[str]) -> None:
     if type(net) not in NETWORKS.values():
         raise InvalidInput(f"lben.save writes {', '.join(NETWORKS)}, not {type(net).__name__}.")
     description = _describe(net)
-    tensors = _tensors(net)
+    tensors = {name: checks.there(name, tensor) for name, tensor in _tensors(net).items()}
     try:
         _build(json.loads(_text(description)), tensors)
     except _WRONG as error:

@@ -66,13 +66,16 @@ class _FourierFacts(Facts):
         if self.entries is not None:
             root = self.entries.to("cpu", torch.float64).sqrt()
         blocks = root[:, None] * symbol / root
+        checks.bounded("I - W in its metric", blocks)
         if self.P is None or self.Q is None:
             empty = blocks.new_zeros(*blocks.shape[:2], 0)
             return blocks, empty, empty
         pixels = grid.height * grid.width
         wide = root.repeat(pixels)[:, None]
         P, Q = self.P.to("cpu", torch.float64), self.Q.to("cpu", torch.float64)
-        return blocks, complex_form(grid.forward(-wide * P)), complex_form(grid.forward(Q.T / wide))
+        L, R = complex_form(grid.forward(-wide * P)), complex_form(grid.forward(Q.T / wide))
+        checks.bounded("Wo in its metric", L, R)
+        return blocks, L, R
 
     @cached_property
     def quick(self) -> tuple[float, float]:
@@ -105,9 +108,11 @@ class _FourierFacts(Facts):
         """|P Q| in the metric."""
         if self.P is None or self.Q is None:
             return 0.0
-        lam = self.lam
-        P, Q = (self.P, self.Q) if lam is None else (self.P * lam.sqrt()[:, None], self.Q / lam.sqrt())
+        lam, P, Q = self.lam, self.P, self.Q
+        if lam is not None:
+            P, Q = P * lam.sqrt()[:, None], Q / lam.sqrt()
         small = (P.T @ P).double().cpu() @ (Q @ Q.T).double().cpu()
+        checks.bounded("Wo in its metric", small)
         return math.sqrt(max(float(torch.linalg.eigvals(small).real.max()), 0.0))
 
     @cached_property
@@ -125,6 +130,7 @@ class _FourierFacts(Facts):
         K, L, R = self.precise
         gram = K.mH @ K
         if L.shape[-1] == 0:
+            checks.bounded("The square of I - W", gram)
             return math.sqrt(max(float(torch.linalg.eigvalsh(gram)[:, -1].max()), 0.0))
         eye = torch.eye(L.shape[-1], dtype=torch.float64)
         middle = torch.cat([torch.cat([0 * eye, eye], 1), torch.cat([eye, inner(L, L)], 1)])
@@ -136,7 +142,7 @@ class _FourierFacts(Facts):
         """A^-1 = K^-1 - K^-1 L (I + R' K^-1 L)^-1 R' K^-1, by Woodbury's identity."""
         K, L, R = self.precise
         inverse, info = torch.linalg.inv_ex(K)
-        if bool((info != 0).any()):
+        if bool((info != 0).any()) or not bool(torch.isfinite(inverse).all()):
             return -math.inf
         through = inverse @ L
         small = torch.eye(L.shape[-1], dtype=torch.float64) + inner(R, through)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lben import checks
 from lben.activations import Activation
 from lben.errors import InvalidInput
 from lben.networks import EquilibriumNetwork
@@ -54,6 +55,7 @@ def layered_metric(W: Tensor) -> Tensor:
     factor = torch.zeros_like(W64)  # the Cholesky factor of M, as far as it is known
     for first, end in layers:
         side = torch.linalg.solve_triangular(factor[:first, :first], W64[first:end, :first].T, upper=False)
+        checks.bounded("The product of layers", side)
         reach = float(torch.linalg.matrix_norm(side, 2)) ** 2 if first else 0.0
         weight = 1.0 if reach < 1 else 1 / reach
         if not weight > _LEAST:

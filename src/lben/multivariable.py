@@ -297,6 +297,7 @@ class Blocks(Activation):
 
     def derivative(self, v: Tensor) -> Tensor:
         """The whole Jacobian, shape (..., n, n)."""
+        self._split(v)
         rows = v.reshape(-1, v.shape[-1])
         J = self.gain(rows).times(torch.eye(v.shape[-1], dtype=v.dtype, device=v.device))
         return J.reshape(*v.shape, v.shape[-1])

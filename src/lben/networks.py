@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lben import checks
 from lben.activations import Activation, ReLU, check_activation
-from lben.equilibrium import BaseNetwork, rows
+from lben.equilibrium import BaseNetwork, check_form, rows
 from lben.errors import InvalidInput
 from lben.fused import fused_equilibrium
 from lben.nearest import choose_metric, nearest_weights
@@ -26,6 +26,16 @@ class EquilibriumNetwork(BaseNetwork):
     """An equilibrium network of dense weights."""
 
     parameterization: Parameterization
+
+    def __init__(
+        self,
+        parameterization: Parameterization,
+        activation: Activation,
+        solver: Solver | None,
+        normalize: Normalize | None,
+    ) -> None:
+        check_form(parameterization, Parameterization)
+        super().__init__(parameterization, activation, solver, normalize)
 
     def weights(self) -> Weights:
         """The explicit weights, as differentiable functions of the free variables."""

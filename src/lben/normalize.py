@@ -52,6 +52,7 @@ class Normalize(nn.Module):
 
     def repeated(self, times: int) -> Normalize:
         """The same for features that come in runs of this length, as the pixels of a channel do."""
+        checks.count("times", times)
         made = Normalize(0.0, 1.0).to(self.std)
         for name in ("mean", "std"):
             setattr(made, name, getattr(self, name).expand(self.features).repeat_interleave(times))
@@ -62,7 +63,11 @@ class Normalize(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) / self.std
+        try:
+            return (x - self.mean) / self.std
+        except (TypeError, RuntimeError):  # said more plainly, and only where it failed: this is in every training step
+            checks.width("x", checks.there("x", checks.floating("x", x)), self.features)
+            raise
 
     def extra_repr(self) -> str:
         if self.features > 1:

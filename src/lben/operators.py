@@ -183,10 +183,11 @@ class _DenseFacts(Facts):
         """A, in double precision, on the CPU since some devices have none."""
         W = checks.finite("W", self.W).to("cpu", torch.float64)
         A = torch.eye(W.shape[0], dtype=W.dtype) - W
-        if self.lam is None:
-            return A
-        root = self.lam.to("cpu", torch.float64).sqrt()
-        return root[:, None] * A / root
+        if self.lam is not None:
+            root = self.lam.to("cpu", torch.float64).sqrt()
+            A = root[:, None] * A / root
+        checks.bounded("I - W in its metric", A)
+        return A
 
     @cached_property
     def quick(self) -> tuple[float, float]:
@@ -224,7 +225,9 @@ class _DenseFacts(Facts):
     @cached_property
     def cocoercivity(self) -> float:
         inverse, info = torch.linalg.inv_ex(self.scaled)
-        return float(torch.linalg.eigvalsh(inverse + inverse.T)[0]) / 2 if int(info) == 0 else -math.inf
+        if int(info) != 0 or not bool(torch.isfinite(inverse).all()):
+            return -math.inf
+        return float(torch.linalg.eigvalsh(inverse + inverse.T)[0]) / 2
 
 
 class DenseOperator(Operator):

@@ -49,12 +49,17 @@ class _PixelFacts(Facts):
     def symbol(self) -> Tensor:
         """T in double precision on the CPU."""
         T = checks.finite("W", self.T).to("cpu", torch.float64)
-        return torch.complex(*Grid(self.grid.height, self.grid.width, T).symbol(T))
+        symbol = torch.complex(*Grid(self.grid.height, self.grid.width, T).symbol(T))
+        checks.bounded("W", symbol)
+        return symbol
 
     @cached_property
     def psi(self) -> tuple[float, float]:
         """The smallest and the largest entry of Psi."""
-        return 1 / float(self.lam.max()), 1 / float(self.lam.min())
+        low, high = float(self.lam.min()), float(self.lam.max())
+        if not 0 < low <= high < math.inf:
+            raise InvalidInput(f"lam must be positive and finite, but goes from {low:.6g} to {high:.6g}.")
+        return 1 / high, 1 / low
 
     @cached_property
     def semidefinite(self) -> float:
@@ -64,7 +69,9 @@ class _PixelFacts(Facts):
         G = self.G.to("cpu", torch.float64)
         into = torch.complex(*Grid(self.grid.height, self.grid.width, G).symbol(G))
         Wo = self.Wo.to("cpu", torch.float64)
-        out = float(torch.linalg.eigvalsh((Wo / self.lam.to("cpu", torch.float64)) @ Wo.T)[-1])
+        outer = (Wo / self.lam.to("cpu", torch.float64)) @ Wo.T
+        checks.bounded("Wo or U in the metric", outer, into)
+        out = float(torch.linalg.eigvalsh(outer)[-1])
         return self.rho * (out + float(torch.linalg.eigvalsh(into)[:, -1].max()) / self.psi[0])
 
     @cached_property
@@ -79,8 +86,10 @@ class _PixelFacts(Facts):
     @cached_property
     def cocoercivity(self) -> float:
         inverse, info = torch.linalg.inv_ex(self.symbol)
+        if bool((info != 0).any()) or not bool(torch.isfinite(inverse).all()) or not self.monotonicity > 0:
+            return -math.inf
         lowest = float(torch.linalg.eigvalsh(inverse + inverse.mH)[:, 0].min()) / 2
-        if bool((info != 0).any()) or not lowest > 0 or not self.monotonicity > 0:
+        if not lowest > 0:
             return -math.inf
         return 1 / (self.psi[1] / lowest + self.semidefinite)
 

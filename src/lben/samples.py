@@ -79,6 +79,24 @@ def check_count(name: str, samples: Tensor, other: str, answers: Tensor) -> None
         raise InvalidInput(f"{name} is empty: there must be something to test on.")
 
 
+def check_targets(outputs: Tensor, targets: Tensor) -> None:
+    """Pass outputs and targets of one shape: torch would repeat the smaller."""
+    if outputs.shape != targets.shape:
+        raise InvalidInput(
+            f"The network's outputs have shape {tuple(outputs.shape)}, but the targets {tuple(targets.shape)}."
+        )
+
+
+def check_classes(outputs: Tensor, labels: Tensor) -> None:
+    """Pass one label a row of outputs, of which each has an output."""
+    if outputs.shape[:-1] != labels.shape:
+        raise InvalidInput(
+            f"The network's outputs have shape {tuple(outputs.shape)}, but the labels {tuple(labels.shape)}."
+        )
+    if labels.numel() and int(labels.max()) >= outputs.shape[-1]:
+        raise InvalidInput(f"There is a label {int(labels.max())}, but the network has {outputs.shape[-1]} outputs.")
+
+
 def check_alike(what: str, train: Tensor, test: Tensor) -> None:
     if train.shape[1:] != test.shape[1:]:
         raise InvalidInput(

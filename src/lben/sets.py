@@ -268,7 +268,7 @@ class Polyhedron(ConvexSet):
 
 def _numbers(name: str, value: Sequence[Sequence[float]] | Sequence[float] | Tensor | float) -> Tensor:
     try:
-        if isinstance(value, Tensor) and value.is_complex():
+        if isinstance(value, Tensor) and (value.is_complex() or value.layout is not torch.strided):
             raise TypeError
         return torch.as_tensor(value, dtype=torch.float64).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lben import checks
+
 _HALVINGS = 200
 _SHARP = 4e-16
 _CHOICES = 8
@@ -24,6 +26,7 @@ def lowest_eigenvalue(D: Tensor, R: Tensor, J: Tensor, multiplicity: Tensor) -> 
     Shapes: D (frequencies, C, C) complex, R (frequencies, C, r) complex, J (r,), multiplicity (frequencies,).
     Products of R sum over frequencies without multiplicity, which its scale contains.
     """
+    checks.bounded("The matrix of which an eigenvalue is wanted", D, R)
     if R.shape[-1] == 0:
         return float(torch.linalg.eigvalsh(D)[:, 0].min())
     values, vectors = torch.linalg.eigh(D)
@@ -32,7 +35,9 @@ def lowest_eigenvalue(D: Tensor, R: Tensor, J: Tensor, multiplicity: Tensor) -> 
     spread = values.repeat(2, 1).flatten()
     count = multiplicity[:, None].expand_as(values)
     weight = rows.square().sum(dim=1)
-    reach = float(torch.linalg.eigvalsh(rows.T @ rows)[-1])
+    gram = rows.T @ rows
+    checks.bounded("The matrix of which an eigenvalue is wanted", gram)
+    reach = float(torch.linalg.eigvalsh(gram)[-1])
     if reach == 0:
         return float(values.min())
     low, high = float(values.min()) - reach, float(values.min()) + reach
@@ -69,6 +74,7 @@ def symmetric_factors(L: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:
 
 def quadratic_factors(columns: Tensor, middle: Tensor) -> tuple[Tensor, Tensor]:
     """F and J with F J F' = columns middle columns', for a symmetric `middle`; what has no weight is left out."""
+    checks.bounded("The matrix of which an eigenvalue is wanted", middle)
     values, vectors = torch.linalg.eigh(middle)
     kept = values.abs() > 1e-15 * values.abs().max()
     scaled = vectors[:, kept] * values[kept].abs().sqrt()

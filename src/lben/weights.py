@@ -71,7 +71,7 @@ class Weights:
 
     def to(self, target: torch.dtype | torch.device | str) -> Weights:
         """The same weights in another dtype or on another device."""
-        return self._map(lambda tensor: tensor.to(target))
+        return self._map(lambda tensor: checks.converted(tensor, target))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Weights:
         changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
@@ -102,6 +102,7 @@ class Weights:
         half = torch.diag(lam) - lam[:, None] * self.W
         matrix = half + half.T
         if gamma is not None:
+            checks.positive("gamma", gamma)
             scaled = lam[:, None] * self.U
             matrix = matrix - (self.Wo.T @ self.Wo + scaled @ scaled.T) / gamma
         return matrix

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from lben import checks
-from lben.activations import Activation, ReLU
+from lben.activations import Activation, ReLU, check_activation
 from lben.normalize import Normalize
 from lben.weights import Weights
 
@@ -24,9 +24,13 @@ class FeedForward(nn.Module):
         normalize: Normalize | None = None,
     ) -> None:
         super().__init__()
-        self.hidden = nn.Linear(checks.count("in_features", in_features), checks.count("hidden", hidden_features))
-        self.output = nn.Linear(hidden_features, checks.count("out_features", out_features))
-        self.activation = activation
+        for name, size in (("in", in_features), ("hidden", hidden_features), ("out", out_features)):
+            checks.count(f"{name}_features", size)
+        checks.affordable("U", hidden_features, in_features)
+        checks.affordable("Wo", out_features, hidden_features)
+        self.hidden = nn.Linear(in_features, hidden_features)
+        self.output = nn.Linear(hidden_features, out_features)
+        self.activation = check_activation(activation, hidden_features)
         self.normalize = normalize
 
     def forward(self, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lben.equilibrium import BaseNetwork
-from lben.errors import NotConverged
+from lben.errors import InvalidInput, NotConverged
 from lben.solvers.peaceman_rachford import PeacemanRachford
 
 _MOST = 500  # iterations after which a step is far too long; on wide networks they take minutes
@@ -28,6 +28,8 @@ def halving_search(net: BaseNetwork, x: Tensor, *, tolerance: float = 1e-4) -> H
 
     The automatic step asks the weights instead, and solves nothing to do so.
     """
+    if not isinstance(net, BaseNetwork):
+        raise InvalidInput(f"An equilibrium network is needed, not {type(net).__name__}.")
     kept = net.solver
     best, solves = None, 0
     try:

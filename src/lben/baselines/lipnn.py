@@ -25,12 +25,13 @@ from lben.baselines.feedforward import FeedForward
 from lben.certify.certificate import Certificate
 from lben.certify.sdp import tightest_bound
 from lben.data import ImageData
-from lben.errors import NotConverged
+from lben.errors import InvalidInput, NotConverged
 from lben.extras import need
 from lben.files import read_tensors, write_tensors
 from lben.progress import Show
 from lben.train import CrossEntropy, Epoch, TrainConfig, error_rate, fit
 from lben.train.checkpoint import CHECKPOINT, check_identity, identity, load_network, network_tensors
+from lben.writing import make_folder
 
 
 class Pair(NamedTuple):
@@ -58,12 +59,21 @@ class Pair(NamedTuple):
 
 def pool(data: ImageData, side: int = 28) -> ImageData:
     """The images at half their height and width, by the mean of four pixels, rounded: 14 x 14 for MNIST."""
+    _check_images(data)
+    features = data.test_images[0].numel()
+    if checks.count("side", side) % 2 or features % side**2:
+        raise InvalidInput(f"Images of {features} features are no squares of side {side}, an even number of pixels.")
 
     def halve(images: Tensor) -> Tensor:
-        squares = images.reshape(-1, 1, side, side).float()
-        return F.avg_pool2d(squares, 2).round().to(torch.uint8).reshape(len(images), -1)
+        squares = F.avg_pool2d(images.reshape(-1, 1, side, side).float(), 2).reshape(len(images), -1)
+        return squares.round().to(torch.uint8) if images.dtype == torch.uint8 else squares.to(images.dtype)
 
     return replace(data, train_images=halve(data.train_images), test_images=halve(data.test_images))
+
+
+def _check_images(data: ImageData) -> None:
+    if not isinstance(data, ImageData):
+        raise InvalidInput(f"An lben.data.ImageData is needed, not {type(data).__name__}.")
 
 
 @dataclass(frozen=True)
@@ -122,10 +132,17 @@ def train_lipnn(
     feasible weights. Returns the history of all epochs and of the rounds. folder: where every round leaves a
     checkpoint; resume: go on from it, if there is one.
     """
-    checks.positive("bound", bound)
+    if not isinstance(net, FeedForward):
+        raise InvalidInput(f"Lip-NN trains an lben.baselines.FeedForward, not {type(net).__name__}.")
+    _check_images(data)
+    for word, number in (("bound", bound), ("penalty", penalty)):
+        checks.positive(word, number)
+    if config is not None and not isinstance(config, TrainConfig):
+        raise InvalidInput(f"config must be an lben.train.TrainConfig, not {type(config).__name__}.")
+    checks.flag("resume", resume)
     base = replace(TrainConfig(schedule="constant") if config is None else config, epochs=epochs)
     run = identity(net, data, {**base.description(), "bound": bound, "penalty": penalty})
-    file = None if folder is None else Path(folder) / CHECKPOINT
+    file = None if folder is None else make_folder(folder) / CHECKPOINT
     start = Pair.of(net).detach()
     state = _State(start, start.plus(start, -1.0), [], [])
     if resume and file is not None and file.is_file():

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from lben import checks
 from lben.activations import Activation, ReLU, check_activation
 from lben.certify.condition import Balanced
 from lben.certify.enclosed import definite
@@ -177,9 +178,7 @@ def check_size(units: int) -> None:
 
 def domain_scale(scale: float | None, domain: Domain) -> float:
     """What a bound in `domain` is multiplied by to be one at the network's input; `scale` is that of pixels."""
-    if domain not in ("input", "pixels"):
-        raise InvalidInput(f'domain must be "input" or "pixels", not {domain!r}.')
-    if domain == "input":
+    if checks.choice("domain", domain, ("input", "pixels")) == "input":
         return 1.0
     if scale is None:
         raise InvalidInput("A bound in pixels needs a network made with normalize=Normalize(mean, std).")

@@ -9,6 +9,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from lben import checks
 from lben.activations import Activation
 from lben.certify.angles import largest_eigenvalue, largest_kappa, phase
 from lben.certify.centres import Effort, scaled, search_metric
@@ -97,6 +98,7 @@ def contraction(
     Proposition `contraction` claims this for every W of Condition `W`; that is false, and "no metric" is an answer.
     rigorous: check by ball arithmetic (extra `sdp`). activation: for bare weights: ReLU if not given.
     """
+    checks.flag("rigorous", rigorous)
     weights = single_units(net, activation).weights
     T, rate, best = best_multiplier(weights, first_multipliers(weights))
     if rate > 0:

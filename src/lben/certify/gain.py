@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lben import checks
 from lben.activations import Activation
 from lben.certify.angles import largest_eigenvalue, phase
 from lben.certify.barrier import Quadratic, minimise_rho
@@ -74,6 +75,7 @@ def incremental_gain(
     the largest over all of them. T is found by the barrier method, at more and more angles; P from a Riccati equation;
     then the inequality is checked from the weights, P and T alone.
     """
+    checks.flag("rigorous", rigorous)
     subject = single_units(net, activation)
     weights, scale = subject.weights, subject.scale_of(domain)
     starts = first_multipliers(weights)

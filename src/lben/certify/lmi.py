@@ -43,6 +43,9 @@ def certify(
     """
     if gamma is not None:
         gamma = checks.positive("gamma", gamma)
+    checks.flag("rigorous", rigorous)
+    if lam is not None:
+        checks.there("lam", checks.floating("lam", lam))
     convolution = ConvSubject.of(net, activation)
     if convolution is not None:
         return certify_convolution(convolution, gamma, lam, rigorous=rigorous, domain=domain)
@@ -71,7 +74,7 @@ def _find(subject: Subject, *, bounded: bool) -> Tensor:
 
 def diagonal(lam: Tensor, n: int, linear: Tensor) -> Tensor:
     """A user's metric of n units, if it is the diagonal of one; NaN is allowed where the unit is linear."""
-    checks.floating("lam", lam)
+    checks.there("lam", checks.floating("lam", lam))
     if lam.shape == (n, n):
         if bool((lam != torch.diag(lam.diagonal())).any()):
             raise InvalidInput(
@@ -80,7 +83,6 @@ def diagonal(lam: Tensor, n: int, linear: Tensor) -> Tensor:
         lam = lam.diagonal()
     if lam.shape != (n,):
         raise InvalidInput(f"lam must have shape ({n},), not {tuple(lam.shape)}.")
-    checks.there("lam", lam)
     lam = lam.detach().to("cpu", torch.float64)
     needed = ~(torch.isnan(lam) & linear)
     checks.finite("lam", lam[needed])

@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from lben.errors import InvalidInput
 from lben.norms import row_norm
 
 _SUBNORMAL = 2.0**-1040
@@ -33,7 +34,10 @@ def undisturbed(function: Callable[Arguments, Result]) -> Callable[Arguments, Re
             for device in ("cpu", "cuda"):
                 if torch.is_autocast_enabled(device):
                     settings.enter_context(torch.autocast(device, enabled=False))
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+                raise InvalidInput(f"The weights are too large, or too different in size: {error}") from error
 
     return run
 

@@ -75,6 +75,7 @@ def certified_radius(
         subtracted: a loose tolerance costs radius, never truth.
     progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
     """
+    checks.flag("pairwise", pairwise)
     explicit = ExplicitNetwork(net, activation)
     explicit.require_proof()
     subject = explicit.subject
@@ -135,7 +136,7 @@ def check_labels(y: Tensor, batch: tuple[int, ...], classes: int) -> Tensor:
         raise InvalidInput(f"Labels must be a tensor of integers, not {kind}.")
     if tuple(y.shape) != batch:
         raise InvalidInput(f"There must be a label for each input: labels have shape {tuple(y.shape)}, inputs {batch}.")
-    flat = y.detach().to("cpu", torch.int64).reshape(-1)
+    flat = checks.there("y", y).detach().to("cpu", torch.int64).reshape(-1)
     outside = flat[(flat < 0) | (flat >= classes)]
     if outside.numel():
         raise InvalidInput(f"Labels must lie between 0 and {classes - 1}, but there is {int(outside[0])}.")

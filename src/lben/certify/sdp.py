@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lben import checks
 from lben.activations import Activation
 from lben.certify.barrier import Quadratic, minimise_rho
 from lben.certify.certificate import NO_BOUND, Certifiable, Certificate, Domain, Reduced, Subject, check, confirmed
@@ -48,6 +49,8 @@ def tightest_bound(
     within half a per cent of the smallest; `method` says so, or says that it may not be.
     Raises NotWellPosed where no metric proves an equilibrium.
     """
+    checks.choice("solver", solver, ("barrier", "scs"))
+    checks.flag("rigorous", rigorous)
     convolution = ConvSubject.of(net, activation)
     if convolution is not None:
         if solver != "barrier":
@@ -59,8 +62,6 @@ def tightest_bound(
 def tightest(
     subject: Subject, *, solver: BoundSolver = "barrier", rigorous: bool = False, domain: Domain = "input"
 ) -> Certificate:
-    if solver not in ("barrier", "scs"):
-        raise InvalidInput(f'solver must be "barrier" or "scs", not {solver!r}.')
     scale = subject.scale_of(domain)
     reduced = Reduced.of(subject.weights, subject.linear)
     groups = None if subject.groups is None else subject.groups[reduced.kept].unique(return_inverse=True)[1]

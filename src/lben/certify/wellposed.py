@@ -94,7 +94,7 @@ def well_posed(
 
 def best_metric(W: Tensor, groups: Tensor | None) -> WellPosedness:
     """The best metric for W in double precision among those that are constant on every block of `groups`."""
-    if float(W.abs().max()) > _LARGEST:
+    if not float(W.abs().max()) <= _LARGEST:  # nor NaN, which would reach `eigvals` and end the process
         raise InvalidInput(
             f"W has an entry of {float(W.abs().max()):.3g}: beyond {_LARGEST:g} nothing can be computed."
         )

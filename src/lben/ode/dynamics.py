@@ -101,7 +101,7 @@ class Dynamics:
 
     def _check_states(self, v: Tensor, x: Tensor) -> None:
         checks.finite("v", checks.features("v", v, self.network.hidden_features, self.network.parameterization.U))
-        rows = x.shape[:-1] if isinstance(x, Tensor) else ()
+        rows = checks.floating("x", x).shape[:-1]
         if v.shape[v.dim() - 1 - len(rows) : -1] != rows:
             raise InvalidInput(f"v has shape {tuple(v.shape)}, which does not fit x, of {len(rows) and rows[-1]} rows.")
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from lben import samples
 from lben.data import ImageData
 from lben.errors import InvalidInput, NotConverged
 
@@ -72,17 +74,21 @@ class Epoch:
 
 def error_rate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, int]:
     """The share of images with a wrong class, and how many have no answer at all, which are among the wrong."""
-    return _test(net, ImageData(images[:0], labels[:0], images, labels))[:2]
+    check_network(net)
+    x, y = samples.images("images", images), samples.labels("labels", labels)
+    return _test(net, ImageData(x[:0], y[:0], x, y))[:2]
 
 
 def _test(net: nn.Module, data: Data) -> tuple[float, int, int]:
     """The mean error of all test samples, how many have no answer, and how many have one."""
     was_training = net.training
     net.eval()
-    with torch.no_grad():
-        batches = data.test_batches(_evaluation_batch(net), dtype_of(net))
-        errors = torch.cat([_errors(net, data, x, targets) for x, targets in batches])
-    net.train(was_training)
+    try:
+        with torch.no_grad():
+            batches = data.test_batches(_evaluation_batch(net), dtype_of(net))
+            errors = torch.cat([_errors(net, data, x, targets) for x, targets in batches])
+    finally:
+        net.train(was_training)
     unanswered = torch.isnan(errors)
     count = int(unanswered.sum())
     return float(errors.masked_fill(unanswered, data.unanswered_error).mean()), count, len(errors) - count
@@ -122,6 +128,10 @@ def judge(net: nn.Module, data: Data) -> Judgement:
 
 def check(net: nn.Module, data: Data) -> None:
     """Pass a network that can be trained, and data with samples to train and to test on."""
+    if next(check_network(net).parameters(), None) is None:
+        raise InvalidInput(f"There is nothing to train: {type(net).__name__} has no parameters.")
+    if not all(callable(getattr(data, name, None)) for name in ("__len__", "batch", "test_batches", "errors", "words")):
+        raise InvalidInput(f"Data is needed, such as lben.data.ImageData, not {type(data).__name__}.")
     if len(data) == 0:
         raise InvalidInput("There is no sample to train on.")
     first = next(iter(data.test_batches(1, dtype_of(net))), None)
@@ -143,9 +153,14 @@ def _equilibria(net: nn.Module, x: Tensor) -> tuple[int | None, float | None]:
     return solution.iterations, float(solution.residual.max())
 
 
+def check_network(net: nn.Module) -> nn.Module:
+    """`net` if it is a network."""
+    if not isinstance(net, nn.Module):
+        raise InvalidInput(f"A network is needed, a torch.nn.Module, not {type(net).__name__}.")
+    return net
+
+
 def dtype_of(net: nn.Module) -> torch.dtype:
-    """That of its parameters."""
-    first = next(net.parameters(), None)
-    if first is None:
-        raise InvalidInput(f"There is nothing to train: {type(net).__name__} has no parameters.")
-    return first.dtype
+    """That of its parameters, or of its buffers where it has none."""
+    first = next(chain(net.parameters(), net.buffers()), None)
+    return torch.get_default_dtype() if first is None else first.dtype

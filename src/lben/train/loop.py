@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed, nn
 
+from lben import checks
 from lben.errors import Diverged, InvalidInput, NotConverged
 from lben.progress import Bar, Show, bar
 from lben.train.checkpoint import identity, restore_checkpoint, write_checkpoint, write_history
@@ -40,7 +41,9 @@ def fit(
     In several processes (`torchrun`, after `torch.distributed.init_process_group`) every batch is shared between them
     and gradients are summed: the weights are those of one process, within rounding.
     """
-    if resume and folder is None:
+    if not isinstance(config, TrainConfig):
+        raise InvalidInput(f"config must be an lben.train.TrainConfig, not {type(config).__name__}.")
+    if checks.flag("resume", resume) and folder is None:
         raise InvalidInput("resume=True needs the folder with the checkpoint.")
     check(net, data)
     path = None if folder is None else make_folder(folder)
@@ -158,13 +161,13 @@ class _Loop:
         try:
             if len(mine) > 0:
                 outputs = self.net(x)
+                wrong = self.data.errors(outputs.detach(), targets).sum().item()  # first: it knows labels out of range
                 loss = self.config.loss(self.net, outputs, targets)
                 value = loss.item()
                 if not math.isfinite(value):
                     reason = f"the loss is {value}"
                 else:
                     (loss * (len(mine) / len(index))).backward()
-                wrong = self.data.errors(outputs.detach(), targets).sum().item()
                 seen = torch.tensor([value * len(mine), wrong, len(mine)], dtype=torch.float64)
         except NotConverged:
             if self.config.on_lost == "stop":

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lben import checks
+from lben import checks, samples
 from lben.errors import InvalidInput
 
 Schedule = Literal["constant", "step", "one-cycle", "cosine"]
@@ -35,9 +35,13 @@ class CrossEntropy:
             raise InvalidInput(f"margin must be a finite number, not {self.margin}.")
 
     def __call__(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
-        if self.margin:
-            logits = logits - self.margin * F.one_hot(labels, logits.shape[-1])
-        return F.cross_entropy(logits, labels)
+        try:
+            if self.margin:
+                logits = logits - self.margin * F.one_hot(labels, logits.shape[-1])
+            return F.cross_entropy(logits, labels)
+        except (IndexError, RuntimeError):
+            samples.check_classes(logits, labels)
+            raise
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class MeanSquare:
     """The mean square of the differences between outputs and targets."""
 
     def __call__(self, net: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
+        samples.check_targets(outputs, targets)
         return F.mse_loss(outputs, targets)
 
 
@@ -85,12 +90,13 @@ class TrainConfig:
             ("optimizer", ("adam", "adamw", "sgd")),
             ("on_lost", ("skip", "stop")),
         ):
-            if getattr(self, name) not in kinds:
-                raise InvalidInput(f"{name} must be one of {', '.join(kinds)}, not {getattr(self, name)!r}.")
+            checks.choice(name, getattr(self, name), kinds)
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """The learning rate of a step: a function of its number alone, so that resuming needs no state."""
-        total = self.epochs * steps_per_epoch
+        if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            raise InvalidInput(f"step must be an integer of at least 0, not {step!r}.")
+        total = self.epochs * checks.count("steps_per_epoch", steps_per_epoch)
         if self.schedule == "constant":
             return self.learning_rate
         if self.schedule == "step":
