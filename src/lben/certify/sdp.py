@@ -147,8 +147,8 @@ def _nearly_free(reduced: Reduced, lam: Tensor, gamma: float) -> tuple[Tensor, f
         return lam, gamma
     smallest = float(torch.linalg.eigvalsh(reduced.condition(lam, None))[0])
     if into == 0:
-        return lam * (1e12 * out**2 / (gamma * smallest)), gamma
-    return lam * (1e-12 * gamma * smallest / into**2), gamma
+        return lam * (1e12 * (out / gamma) * (out / smallest)), gamma
+    return lam * (1e-12 * (gamma / into) * (smallest / into)), gamma
 
 
 def _problem(reduced: Reduced, into: float, out: float) -> Quadratic:
