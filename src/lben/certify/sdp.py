@@ -26,6 +26,7 @@ from lben.weights import Weights
 
 BoundSolver = Literal["barrier", "scs"]
 _SMALLEST = 1e-300
+_WIDEST = 1e120  # between entries of a metric to start from: beyond, products of them overflow
 _ROOM = 10  # how far above the smallest rho of its lam the barrier method starts
 
 
@@ -79,7 +80,7 @@ def tightest(
 def _metric(subject: Subject, reduced: Reduced, groups: Tensor | None) -> Tensor:
     """A metric of the reduced network to start from: the one its weights carry, or one that is found."""
     lam = subject.weights.lam
-    if lam is not None and _proves(reduced, lam[reduced.kept]):
+    if lam is not None and float(lam.max() / lam.min()) <= _WIDEST and _proves(reduced, lam[reduced.kept]):
         return lam[reduced.kept]
     if len(reduced.kept) == 0:
         return reduced.W.new_zeros(0)
@@ -137,10 +138,10 @@ def _nearly_free(reduced: Reduced, lam: Tensor, gamma: float) -> tuple[Tensor, f
     into, out = _norm(lam[:, None] * reduced.U), _norm(reduced.Wo)
     if into == 0 and out == 0:
         return lam, gamma
-    smallest = float(torch.linalg.eigvalsh(reduced.condition(lam, None))[0])
+    room = gamma * float(torch.linalg.eigvalsh(reduced.condition(lam, None))[0])
     if into == 0:
-        return lam * (1e12 * out**2 / (gamma * smallest)), gamma
-    return lam * (1e-12 * gamma * smallest / into**2), gamma
+        return lam * (1e12 * out * out / room if room > 0 else math.inf), gamma
+    return lam * (1e-12 * room / into / into), gamma
 
 
 def _problem(reduced: Reduced, into: float, out: float) -> Quadratic:
