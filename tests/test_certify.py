@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import lben
+from lben.certify.barrier import grouped_direction
 from lben.certify.numerics import at_least, at_most
 from tests.problems import ACTIVATIONS, mnist_network, random_network
 
@@ -471,3 +474,36 @@ def test_a_thousand_units() -> None:
         assert (tight.gamma or math.inf) <= lben.product_bound(net)
         assert not lben.certify(net, 0.99 * (tight.gamma or 0), lam=tight.lam).holds
         assert lben.lipschitz_lower_bound(net, restarts=8, steps=20).value <= (tight.gamma or 0)
+
+
+@pytest.mark.parametrize("decades", [20, 60, 120, 200])
+@pytest.mark.parametrize("chain", [False, True])
+def test_a_metric_over_many_decades_hides_no_tighter_bound(
+    decades: int, chain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the metric the search begins at, its bound is that of a general solver, in a bounded number of steps."""
+    generator = torch.Generator().manual_seed(1)
+    W, U, Wo = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((5, 5), (5, 2), (2, 5)))
+    lam = 10 ** torch.linspace(-decades / 2, decades / 2, 5, dtype=torch.float64)
+    W = torch.tril(W, -1) * (lam / lam[:, None]) if chain else -0.5 * torch.eye(5, dtype=torch.float64)
+    weights = plain(W, U, Wo, lam)
+    steps = 0
+
+    def counted(*arguments: Any) -> tuple[Tensor, float]:
+        nonlocal steps
+        steps += 1
+        return grouped_direction(*arguments)
+
+    monkeypatch.setattr(sys.modules[grouped_direction.__module__], "grouped_direction", counted)
+    found = lben.tightest_bound(weights)
+    general = lben.tightest_bound(replace(weights, lam=None), solver="scs")
+    assert found.gamma == pytest.approx(general.gamma, rel=1e-3)
+    assert "stopped" not in found.method
+    assert 0 < steps <= 2000
+
+
+def test_a_room_that_underflows_is_a_sentence() -> None:
+    """U is zero, and gamma, which is then tiny, times the smallest eigenvalue is below every double."""
+    lam = torch.full((2,), 1e-300, dtype=torch.float64)
+    with pytest.raises(lben.InvalidInput, match="beyond the range"):
+        lben.tightest_bound(plain(torch.zeros(2, 2), torch.zeros(2, 1), torch.full((1, 2), 1e21), lam))

@@ -49,13 +49,22 @@ def by_cvxpy(weights: lben.Weights, gamma: float, room: float) -> float:
     return distance
 
 
-@pytest.mark.parametrize(("gamma", "seed"), [(0.1, 0), (1.0, 1), (10.0, 2)])
+@pytest.mark.parametrize(("gamma", "seed"), [(1e-3, 3), (0.1, 0), (1.0, 1), (10.0, 2)])
 def test_the_nearest_weights_are_those_of_a_general_solver(gamma: float, seed: int) -> None:
     weights = free_weights(seed=seed)
     found = nearest_weights(weights, gamma, 0.01)
     assert found.distance == pytest.approx(by_cvxpy(weights, gamma, 0.01), rel=1e-5)
     assert found.distance == pytest.approx(size(found.weights, weights), rel=1e-6)
     assert float(torch.linalg.eigvalsh(found.weights.condition(gamma))[0]) >= 0.02 - 1e-6
+
+
+@pytest.mark.parametrize("gamma", [1e-2, 1e-3])
+def test_a_start_of_small_bound_is_found(gamma: float) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    start = lben.LBEN.initialize_from(lben.from_sequential(module), gamma)
+    assert 0 < start.relative < 1
+    assert lben.certify(start.net, gamma).holds
 
 
 def test_without_gamma_eigenvalues_are_lifted() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lben
+from lben.convweights import Metric
 from lben.direct import direct_weight
 from lben.parameterize import LipschitzBounded, Monotone, WellPosed
 from lben.weights import Weights
@@ -196,3 +197,35 @@ def test_hand_written_backward(gamma: float | None, metric: bool) -> None:
     inputs: tuple[Any, ...] = (V, N, d, U, Wo)
     assert torch.autograd.gradcheck(W, inputs)
     assert torch.autograd.gradgradcheck(W, inputs)
+
+
+@pytest.mark.parametrize("gamma", [1e-3, 1e-2])
+@pytest.mark.parametrize("metric", ["dense", "channel", "pixel"])
+def test_a_small_gamma_trains(metric: Metric | Literal["dense"], gamma: float) -> None:
+    """W starts at a size that does not depend on gamma, and a few steps of Adam end without a warning."""
+    torch.manual_seed(0)
+    x, labels = torch.rand(8, 1, 8, 8), torch.arange(8) % 3
+    net: lben.LBEN | lben.ConvLBEN
+    if metric == "dense":
+        x, net = x.flatten(1), lben.LBEN(64, 12, 3, gamma=gamma)
+    else:
+        net = lben.ConvLBEN((1, 8, 8), 2, 3, gamma=gamma, metric=metric)
+    assert net.weights().detach().operator().norm < 100
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), labels).backward()
+        optimizer.step()
+    assert lben.certify(net, gamma).holds
+
+
+@pytest.mark.parametrize("gamma", [9.9e-4, 1e-6, 1e-12, 1e-20, 1e-37])
+def test_a_gamma_that_cannot_be_trained_is_refused(gamma: float) -> None:
+    made = lben.LBEN(3, 5, 2, gamma=1.0).weights().detach()
+    for make in (
+        lambda: lben.LBEN(3, 5, 2, gamma=gamma),
+        lambda: lben.ConvLBEN((1, 8, 8), 2, 3, gamma=gamma),
+        lambda: lben.LBEN.initialize_from(made, gamma),
+    ):
+        with pytest.raises(lben.InvalidInput, match=r"too small to train with: give at least 0.001, .* multiply"):
+            make()

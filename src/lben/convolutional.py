@@ -23,10 +23,11 @@ from lben.errors import InvalidInput
 from lben.grid import correlate, transposed
 from lben.normalize import Normalize
 from lben.operators import Operator
-from lben.parameterize import Form, describe_epsilon, uniform
+from lben.parameterize import Form, describe_epsilon
 from lben.pixelwise import WITHOUT_RESOLVENT
 from lben.solvers.base import Solver, check_solver
 from lben.solvers.fista import FISTA
+from lben.starts import balance, trainable, uniform
 
 
 class ConvForm(Form):
@@ -109,7 +110,9 @@ class ConvDirect(ConvForm):
     ) -> None:
         super().__init__(geometry, channels, out_features, kernel_size)
         self.metric = metric
-        self.gamma = None if gamma is None else checks.positive("gamma", gamma)
+        if gamma is not None:
+            self.gamma = trainable(gamma)
+            balance(self.gamma, self.U, self.Wo)
         self.register_buffer("epsilon", torch.tensor(checks.positive("epsilon", epsilon)))
         self.V = uniform(channels, channels, kernel_size, kernel_size)
         self.N = uniform(channels, channels, kernel_size, kernel_size)

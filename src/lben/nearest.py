@@ -76,11 +76,16 @@ class _Lift:
         P: Tensor = (vectors * values.clamp(min=0)) @ vectors.T
         return P
 
+    def _start(self, gamma: float) -> Tensor:
+        """F0, made so small that F'F/(2 gamma) is no larger than sym(X0): the nearest F is about as small."""
+        most = 2 * gamma * (float(torch.linalg.matrix_norm(self.symmetric, 2)) + self.room)
+        return self.F0 * min(1.0, math.sqrt(most) / max(float(torch.linalg.matrix_norm(self.F0, 2)), 1e-300))
+
     def minimise(self, size: float) -> Tensor:
         """L-BFGS until the gradient is small; P has the gradient 2 F P / gamma in F."""
         gamma = self.gamma
         assert gamma is not None
-        F = self.F0.clone().requires_grad_()
+        F = self._start(gamma).requires_grad_()
         optimizer = torch.optim.LBFGS(
             [F],
             max_iter=_ITERATIONS,

@@ -17,6 +17,7 @@ from lben.nearest import choose_metric, nearest_weights
 from lben.normalize import Normalize
 from lben.parameterize import LipschitzBounded, Monotone, Parameterization, Unconstrained, WellPosed
 from lben.solvers.base import Solver
+from lben.starts import trainable
 from lben.weights import Weights
 
 Network = TypeVar("Network", bound="EquilibriumNetwork")
@@ -152,7 +153,7 @@ class LBEN(EquilibriumNetwork):
         activation = ReLU() if activation is None else activation
         sizes_of(weights)
         if gamma is not None:
-            checks.positive("gamma", gamma)
+            trainable(gamma)
         free = weights.detach().validate().to(torch.float64).to("cpu")
         groups = check_activation(activation, free.hidden_features).groups(free.hidden_features)
         metric = choose_metric(free, groups) if lam is None else checks.floating("lam", lam).detach()

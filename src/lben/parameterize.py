@@ -5,7 +5,6 @@ The equation that all but the unconstrained form share is in `direct.py`.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from typing import Any
 
@@ -19,6 +18,7 @@ from lben.described import Described
 from lben.direct import direct_weight
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.operators import DenseOperator, Operator
+from lben.starts import balance, copy_into, trainable, uniform
 from lben.weights import Weights, check_constant
 
 
@@ -312,7 +312,8 @@ class LipschitzBounded(WellPosed):
         groups: Tensor | None = None,
     ) -> None:
         super().__init__(in_features, hidden_features, out_features, epsilon, groups=groups)
-        self.gamma = checks.positive("gamma", gamma)
+        self.gamma = trainable(gamma)
+        balance(self.gamma, self.U, self.Wo)
 
     def hidden_weight(self) -> Tensor:
         return direct_weight(self.V, self.N, self.exponents(), self.U, self.Wo, self.gamma, self.epsilon)
@@ -324,14 +325,3 @@ class LipschitzBounded(WellPosed):
 def describe_epsilon(epsilon: Tensor) -> dict[str, Any]:
     """epsilon as single precision has it, so that it is the same in either; nothing while it is on the meta device."""
     return {} if epsilon.is_meta else {"epsilon": epsilon.float().item()}
-
-
-def uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:
-    """Uniform on +-1/sqrt(fan_in), as torch.nn.Linear and Conv2d start."""
-    bound = 1 / math.sqrt(math.prod(shape[1:]) if fan_in is None else fan_in)
-    return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
-
-
-def copy_into(parameter: Tensor, value: Tensor) -> None:
-    with torch.no_grad():
-        parameter.copy_(value)

@@ -18,14 +18,14 @@ from torch import Tensor
 from lben.errors import NotConverged
 
 _GROWTH = 5.0  # of the weight of the objective, from stage to stage: 30 saves stages and doubles the Newton steps
-_NEGLIGIBLE = 1e-20  # of the first rho: nothing is read of what the input reaches, and rho may fall for ever
+_NEGLIGIBLE = 1e-20  # of one or the first rho, if less: nothing is read of what the input reaches, rho falls for ever
 _PULL = 1e-2
 _CENTRED = 0.05  # Newton decrement, squared and halved, at which a stage ends
 _NEWTON_STEPS = 300  # in one stage; a stage of a hard problem of 1,000 units takes 60
 _ALL_STEPS = (
     2000  # of all stages: where lam must cross tens of decades, each stage takes hundreds, and ends in rounding
 )
-_STAGES = 60
+_STAGES = 300
 _SHORTEST = 1e-9  # of a line search
 
 
@@ -151,7 +151,7 @@ def minimise_rho(problem: Program[P], lam: Tensor, rho: float) -> tuple[Tensor, 
         point, centred, taken = _centre(problem, point, t, pull, min(left, _NEWTON_STEPS))
         left -= taken
         order = problem.size + problem.rank + float(pull @ point.lam)
-        finished = centred and (order / t <= problem.gap * point.rho or point.rho <= _NEGLIGIBLE * rho)
+        finished = centred and (order / t <= problem.gap * point.rho or point.rho <= _NEGLIGIBLE * min(rho, 1.0))
         if finished or not centred:
             break
         t = min(t * _GROWTH, 1.01 * order / (problem.gap * point.rho))

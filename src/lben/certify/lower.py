@@ -15,8 +15,11 @@ from lben.certify.explicit import ExplicitNetwork
 from lben.certify.numerics import at_least, norm_bound, undisturbed
 from lben.certify.pieces import steep_inputs
 from lben.convweights import ConvWeights
+from lben.equilibrium import BaseNetwork
 from lben.errors import ConvergenceWarning
+from lben.networks import EquilibriumNetwork
 from lben.norms import row_norm
+from lben.parameterize import Explicit
 from lben.progress import track
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights import Weights
@@ -25,6 +28,7 @@ _MOST_POINTS = 1000  # of the data, at which the Jacobian is looked at
 _MOST_UNITS = 4_000_000  # in all of those points together
 _STEEP_UNITS = 2560  # in all starts of the search over slopes together
 _STEEP_MOST = 640  # in one: beyond that a start takes minutes
+_DENSE_MOST = 500  # units of a convolution of which a matrix is quicker than many iterations
 _POWER_STEPS = 20
 _ALONG = (0.0, 0.25, 0.5, 0.75, 1.0)  # where on the segment between two inputs the Jacobian is looked at
 _HALF_WIDTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)  # of a pair around a point, in units of the spread of the inputs
@@ -106,7 +110,17 @@ class _Search:
             self.spread = spread if spread > 0 else 1.0
         most = max(32, min(_MOST_POINTS, _MOST_UNITS // explicit.weights.hidden_features))
         self.points = self._random(min(64, most)) if points is None or len(points) == 0 else self._sample(points, most)
-        explicit.network.solver = explicit.suitable(PeacemanRachford(tolerance=1e-6, on_failure="warn"))
+        self.network = self._quick()
+
+    def _quick(self) -> BaseNetwork:
+        """The network to search on: of a small convolution without a resolvent its matrices, which have one."""
+        w, own = self.explicit.weights, self.explicit.network
+        solver = PeacemanRachford(tolerance=1e-6, on_failure="warn")
+        small = w.hidden_features <= _DENSE_MOST and not self.explicit.operator.has_resolvent
+        if isinstance(w, ConvWeights) and small:
+            return EquilibriumNetwork(Explicit(w.dense()), own.activation, solver, own.normalize).eval()
+        own.solver = self.explicit.suitable(solver)
+        return own
 
     def run(self, restarts: int, steps: int, progress: bool | None, domain: Domain) -> LowerBound:
         starts = torch.cat([self._steep(restarts), self.points, self._random(restarts)])
@@ -164,7 +178,7 @@ class _Search:
         v = torch.randn(points.shape, generator=self.generator, dtype=points.dtype)
         v = v / torch.linalg.vector_norm(v, dim=-1, keepdim=True)
         at = points.clone().requires_grad_()
-        y = self.explicit.network(at)
+        y = self.network(at)
         u = torch.zeros_like(y).requires_grad_()
         (pulled,) = torch.autograd.grad(y, at, u, create_graph=True)
         size = v.new_zeros(len(v))
@@ -181,7 +195,7 @@ class _Search:
         optimizer = torch.optim.Adam([moving], lr=_RATE * self.spread)
         best, record, trace = pairs.clone(), pairs.new_zeros(pairs.shape[1]), []
         for _ in track(range(steps), "Climbing", steps, show=progress):
-            y1, y2 = self.explicit.network(moving)
+            y1, y2 = self.network(moving)
             moved = torch.linalg.vector_norm(y1 - y2, dim=-1)
             distance = torch.linalg.vector_norm(moving[0] - moving[1], dim=-1)
             sound = (moved > 0) & torch.isfinite(moved) & (distance > 1e-4 * self.spread)

@@ -28,6 +28,7 @@ from lben.weights import Weights
 BoundSolver = Literal["barrier", "scs"]
 _SMALLEST = 1e-300
 _LARGEST_POWER = 450  # of four: beyond it rho, or what is divided by it, is no double
+_WIDEST = 1e120  # between entries of a metric to start from: beyond, products of them overflow
 _ROOM = 10  # how far above the smallest rho of its lam the barrier method starts
 
 
@@ -81,7 +82,7 @@ def tightest(
 def _metric(subject: Subject, reduced: Reduced, groups: Tensor | None) -> Tensor:
     """A metric of the reduced network to start from: the one its weights carry, or one that is found."""
     lam = subject.weights.lam
-    if lam is not None and _proves(reduced, lam[reduced.kept]):
+    if lam is not None and float(lam.max() / lam.min()) <= _WIDEST and _proves(reduced, lam[reduced.kept]):
         return lam[reduced.kept]
     if len(reduced.kept) == 0:
         return reduced.W.new_zeros(0)
@@ -147,7 +148,7 @@ def _nearly_free(reduced: Reduced, lam: Tensor, gamma: float) -> tuple[Tensor, f
         return lam, gamma
     smallest = float(torch.linalg.eigvalsh(reduced.condition(lam, None))[0])
     if into == 0:
-        return lam * (1e12 * (out / gamma) * (out / smallest)), gamma
+        return lam * (1e12 * (out / gamma) * (out / smallest) if smallest > 0 else math.inf), gamma
     return lam * (1e-12 * (gamma / into) * (smallest / into)), gamma
 
 

@@ -30,8 +30,9 @@ from lben.errors import BoundNotMet, InvalidInput
 from lben.networks import EquilibriumNetwork, sizes_of
 from lben.normalize import Normalize
 from lben.ode.dynamics import Dynamics
-from lben.parameterize import Parameterization, copy_into, uniform
+from lben.parameterize import Parameterization
 from lben.solvers.base import Solver
+from lben.starts import copy_into, uniform
 from lben.weights import Weights
 
 _ROOM = 1e-3  # share of 1 - rate that is kept back, for rounding to use

@@ -1,0 +1,42 @@
+"""The sizes that free variables start from, and the bounds that can be trained."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from lben import checks
+from lben.errors import InvalidInput
+
+_SMALLEST_GAMMA = 1e-3
+_BALANCED_GAMMA = 0.05  # from which on U and Wo may start at their usual size
+
+
+def uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:
+    """Uniform on +-1/sqrt(fan_in), as torch.nn.Linear and Conv2d start."""
+    bound = 1 / math.sqrt(math.prod(shape[1:]) if fan_in is None else fan_in)
+    return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
+
+
+def trainable(gamma: float) -> float:
+    """`gamma` if single precision can train with it: a step s in U or Wo moves W by s^2/gamma, whatever the start."""
+    if checks.positive("gamma", gamma) < _SMALLEST_GAMMA:
+        raise InvalidInput(
+            f"gamma = {gamma:g} is too small to train with: give at least {_SMALLEST_GAMMA:g}, for example 1, and "
+            "multiply the outputs, which multiplies the bound, too."
+        )
+    return float(gamma)
+
+
+def balance(gamma: float, U: Tensor, Wo: Tensor) -> None:
+    """Start from smaller U and Wo where gamma is small, so that (Wo'Wo + U U')/gamma in W is not large."""
+    if gamma < _BALANCED_GAMMA:
+        for weight in (U, Wo):
+            copy_into(weight, math.sqrt(gamma / _BALANCED_GAMMA) * weight)
+
+
+def copy_into(parameter: Tensor, value: Tensor) -> None:
+    with torch.no_grad():
+        parameter.copy_(value)
