@@ -114,9 +114,7 @@ def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver, groups: Tensor | 
         raise NotWellPosed("The metric proves well-posedness by less than rounding, and no bound follows.", 0.0)
     half = math.frexp(lowest)[1] // 2
     if lowest == 0 or abs(half) > _LARGEST_POWER:
-        raise InvalidInput(
-            "The bound lies beyond the range of double precision: W, U and Wo differ too much in size."
-        )
+        raise InvalidInput("The bound lies beyond the range of double precision: W, U and Wo differ too much in size.")
     problem, lowest = replace(problem, K=problem.K * 4.0**-half), lowest * 4.0**-half  # rho near 1, whose square exists
     if solver == "scs":
         found, finished = _scs(problem, start), True
