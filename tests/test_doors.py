@@ -42,7 +42,7 @@ def images(labels: int = 2) -> data.ImageData:
     return data.ImageData(rows, classes, rows, classes)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda activation: type(activation).__name__)
 @pytest.mark.parametrize("value", NO_TENSORS, ids=lambda value: type(value).__name__)
 def test_activations_take_real_tensors_alone(activation: lben.Activation, value: torch.Tensor) -> None:
     calls: list[Callable[[], object]] = [

@@ -220,12 +220,13 @@ def test_a_small_gamma_trains(metric: Metric | Literal["dense"], gamma: float) -
 
 
 @pytest.mark.parametrize("gamma", [9.9e-4, 1e-6, 1e-12, 1e-20, 1e-37])
-def test_a_gamma_that_cannot_be_trained_is_refused(gamma: float) -> None:
-    made = lben.LBEN(3, 5, 2, gamma=1.0).weights().detach()
-    for make in (
-        lambda: lben.LBEN(3, 5, 2, gamma=gamma),
-        lambda: lben.ConvLBEN((1, 8, 8), 2, 3, gamma=gamma),
-        lambda: lben.LBEN.initialize_from(made, gamma),
-    ):
-        with pytest.raises(lben.InvalidInput, match=r"too small to train with: give at least 0.001, .* multiply"):
-            make()
+def test_a_gamma_that_cannot_be_trained_is_refused_in_training_alone(gamma: float) -> None:
+    nets = (lben.LBEN(9, 5, 2, gamma=gamma), lben.ConvLBEN((1, 3, 3), 2, 2, gamma=gamma, pool=1))
+    words = r"too small to train with in float32: give at least 0.001, .* multiply"
+    for net in nets:
+        with pytest.raises(lben.InvalidInput, match=words):
+            net(torch.rand(2, 9))
+        assert lben.certify(net, gamma)
+        assert bool(net.eval()(torch.rand(2, 9)).isfinite().all())
+    with pytest.raises(lben.InvalidInput, match=words):
+        lben.LBEN.initialize_from(nets[0].weights(), gamma)

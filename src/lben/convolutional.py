@@ -27,7 +27,7 @@ from lben.parameterize import Form, describe_epsilon
 from lben.pixelwise import WITHOUT_RESOLVENT
 from lben.solvers.base import Solver, check_solver
 from lben.solvers.fista import FISTA
-from lben.starts import balance, trainable, uniform
+from lben.starts import balance, uniform
 
 
 class ConvForm(Form):
@@ -111,7 +111,7 @@ class ConvDirect(ConvForm):
         super().__init__(geometry, channels, out_features, kernel_size)
         self.metric = metric
         if gamma is not None:
-            self.gamma = trainable(gamma)
+            self.gamma = checks.positive("gamma", gamma)
             balance(self.gamma, self.U, self.Wo)
         self.register_buffer("epsilon", torch.tensor(checks.positive("epsilon", epsilon)))
         self.V = uniform(channels, channels, kernel_size, kernel_size)

@@ -23,6 +23,7 @@ from lben.parameterize import Form
 from lben.solvers.base import OnFailure, Problem, Solution, Solver, check_solver
 from lben.solvers.loop import solve
 from lben.solvers.peaceman_rachford import PeacemanRachford
+from lben.starts import trainable
 from lben.weights import Weights, same
 
 
@@ -113,6 +114,8 @@ class BaseNetwork(Described, ABC):
         if torch.is_autocast_enabled(x.device.type if isinstance(x, Tensor) and not x.is_meta else "cpu"):
             with torch.autocast(x.device.type, enabled=False):
                 return self.forward(x.to(self.parameterization.U.dtype), bias=bias)
+        if self.training and self.gamma is not None and torch.is_grad_enabled():
+            trainable(self.gamma, self.parameterization.U.dtype)
         self.parameterization.refresh()
         x = self._flat(x)
         z = self._equilibrium(x, bias)

@@ -153,7 +153,7 @@ class LBEN(EquilibriumNetwork):
         activation = ReLU() if activation is None else activation
         sizes_of(weights)
         if gamma is not None:
-            trainable(gamma)
+            trainable(gamma, weights.W.dtype)
         free = weights.detach().validate().to(torch.float64).to("cpu")
         groups = check_activation(activation, free.hidden_features).groups(free.hidden_features)
         metric = choose_metric(free, groups) if lam is None else checks.floating("lam", lam).detach()

@@ -18,7 +18,7 @@ from lben.described import Described
 from lben.direct import direct_weight
 from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.operators import DenseOperator, Operator
-from lben.starts import balance, copy_into, trainable, uniform
+from lben.starts import balance, copy_into, uniform
 from lben.weights import Weights, check_constant
 
 
@@ -312,7 +312,7 @@ class LipschitzBounded(WellPosed):
         groups: Tensor | None = None,
     ) -> None:
         super().__init__(in_features, hidden_features, out_features, epsilon, groups=groups)
-        self.gamma = trainable(gamma)
+        self.gamma = checks.positive("gamma", gamma)
         balance(self.gamma, self.U, self.Wo)
 
     def hidden_weight(self) -> Tensor:

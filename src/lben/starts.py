@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lben import checks
 from lben.errors import InvalidInput
 
-_SMALLEST_GAMMA = 1e-3
+_SMALLEST_GAMMA = {torch.float32: 1e-3, torch.float64: 1e-6}
 _BALANCED_GAMMA = 0.05  # from which on U and Wo may start at their usual size
 
 
@@ -20,14 +20,14 @@ def uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
 
 
-def trainable(gamma: float) -> float:
-    """`gamma` if single precision can train with it: a step s in U or Wo moves W by s^2/gamma, whatever the start."""
-    if checks.positive("gamma", gamma) < _SMALLEST_GAMMA:
+def trainable(gamma: float, dtype: torch.dtype) -> None:
+    """Pass a gamma that can be trained with: a step s of U or Wo moves W by s^2/gamma, whatever the start."""
+    least = _SMALLEST_GAMMA[dtype]
+    if checks.positive("gamma", gamma) < least:
         raise InvalidInput(
-            f"gamma = {gamma:g} is too small to train with: give at least {_SMALLEST_GAMMA:g}, for example 1, and "
-            "multiply the outputs, which multiplies the bound, too."
+            f"gamma = {gamma:g} is too small to train with in {str(dtype)[6:]}: give at least {least:g}, such as 1, "
+            "and multiply the outputs, which multiplies the bound, too. In evaluation any gamma serves."
         )
-    return float(gamma)
 
 
 def balance(gamma: float, U: Tensor, Wo: Tensor) -> None:
