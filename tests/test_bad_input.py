@@ -253,6 +253,7 @@ def test_an_activation_of_torch_is_answered_by_that_of_lben() -> None:
 def test_a_network_without_numbers_is_refused() -> None:
     with torch.device("meta"):
         nets = (lben.LBEN(16, 5, 3, gamma=1.0), lben.ConvLBEN((1, 4, 4), 2, 3))
+    assert all("LBEN" in repr(net) for net in nets)
     for net in nets:
         with pytest.raises(lben.InvalidInput, match="meta"):
             net(torch.zeros(2, 16, device="meta"))

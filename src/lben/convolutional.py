@@ -133,7 +133,7 @@ class ConvDirect(ConvForm):
         return self.epsilon.item() * (1.0 if self.metric == "identity" else self.d.detach().min().double().exp().item())
 
     def extra_repr(self) -> str:
-        return f"epsilon={float(self.epsilon):.4g}"
+        return "" if self.epsilon.is_meta else f"epsilon={float(self.epsilon):.4g}"
 
 
 class ConvFree(ConvForm):

@@ -52,7 +52,7 @@ class BaseNetwork(Described, ABC):
         if normalize is not None and normalize.features not in (1, self.in_features):
             raise InvalidInput(
                 f"normalize has {normalize.features} values, but must have one, or one for each of {self.in_features} "
-                "features, or for images one a channel."
+                "features; a convolutional network also takes one a channel."
             )
 
     def __setattr__(self, name: str, value: Any) -> None:

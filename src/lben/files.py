@@ -54,7 +54,7 @@ def save(net: BaseNetwork, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Saved:
-    """Read a network that `save` wrote, on the CPU; raises InvalidFile for anything else."""
+    """Read a network that `save` wrote, on the CPU and in training mode; raises InvalidFile for anything else."""
     description, tensors = read_tensors(path, "lben", "a network")
     try:
         return _build(description, tensors)

@@ -70,7 +70,7 @@ class Normalize(nn.Module):
             raise
 
     def extra_repr(self) -> str:
-        if self.features > 1:
+        if self.features > 1 or self.mean.is_meta:
             return f"features={self.features}"
         return f"mean={float(self.mean):.4g}, std={float(self.std):.4g}"
 

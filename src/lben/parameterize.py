@@ -235,7 +235,7 @@ class Monotone(Parameterization):
         self._assign_shared(weights)
 
     def extra_repr(self) -> str:
-        return f"epsilon={float(self.epsilon):.4g}"
+        return "" if self.epsilon.is_meta else f"epsilon={float(self.epsilon):.4g}"
 
 
 class WellPosed(Monotone):

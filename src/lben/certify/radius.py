@@ -150,7 +150,7 @@ def check_sizes(name: str, sizes: Sequence[float] | Tensor) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInput(f"{name} must be a list of numbers, not {sizes!r}.") from error
     if given.dim() != 1 or given.is_complex() or given.dtype == torch.bool:
-        kind = f"{str(given.dtype)[6:]} of shape {tuple(given.shape)}"
+        kind = repr(sizes) if given.dim() == 0 else f"{str(given.dtype)[6:]} of shape {tuple(given.shape)}"
         raise InvalidInput(f"{name} must be a list of numbers, not {kind}.")
     values = checks.finite(name, given.detach().to("cpu", torch.float64))
     if values.numel() == 0:

@@ -35,6 +35,8 @@ class CrossEntropy:
             raise InvalidInput(f"margin must be a finite number, not {self.margin}.")
 
     def __call__(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
+        if labels.is_floating_point():
+            raise InvalidInput("Cross-entropy is for classes; for regression give loss=lben.train.MeanSquare().")
         try:
             if self.margin:
                 logits = logits - self.margin * F.one_hot(labels, logits.shape[-1])
@@ -57,6 +59,7 @@ class MeanSquare:
 class TrainConfig:
     """How to train.
 
+    loss: CrossEntropy(margin) for classes, MeanSquare() for regression, or a function of network, outputs and targets.
     schedule: "constant"; "step", by `step_factor` every `step_epochs`; "one-cycle", up for 30 % of the steps and down
         for the rest, `learning_rate` at its peak; "cosine", down from the first step.
     on_lost: what to do with a batch in which the network has no answer (an unconstrained network may lose its
@@ -83,8 +86,11 @@ class TrainConfig:
         if not checks.number("weight_decay", self.weight_decay) >= 0:
             raise InvalidInput(f"weight_decay must not be negative, but is {self.weight_decay}.")
         checks.seed(self.seed)
-        if not callable(self.loss):
-            raise InvalidInput(f"loss must be a function of network, outputs and targets, not {self.loss!r}.")
+        if isinstance(self.loss, nn.Module) or not callable(self.loss):
+            raise InvalidInput(
+                "loss must be a function of network, outputs and targets, such as lben.train.MeanSquare() or "
+                f"lambda net, y, targets: nn.functional.mse_loss(y, targets), not {self.loss!r}."
+            )
         for name, kinds in (
             ("schedule", ("constant", "step", "one-cycle", "cosine")),
             ("optimizer", ("adam", "adamw", "sgd")),
