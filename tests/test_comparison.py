@@ -152,3 +152,14 @@ def test_a_residual_takes_modules(body: tuple[Any, ...]) -> None:
 def test_sizes_that_cannot_be_are_refused(shape: Any) -> None:
     with pytest.raises(lben.InvalidInput, match=r"input_shape|GB is the most"):
         lben.from_sequential(nn.Sequential(nn.ReLU(), nn.Flatten()), input_shape=shape)
+
+
+def test_what_single_precision_cannot_hold_is_refused() -> None:
+    """Limits far apart are a HardTanh of a huge scale: its rounding made another function of the module."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 32), nn.Hardtanh(0, 1e6), nn.Linear(32, 5))
+    with pytest.raises(lben.InvalidInput, match=r"In float32 the outputs would be .* off .* module\.double\(\)"):
+        lben.from_sequential(module)
+    x = torch.randn(20, 8, dtype=torch.float64)
+    assert torch.allclose(lben.from_sequential(module.double())(x), module(x), rtol=1e-9, atol=1e-9)
+    assert lben.from_sequential(nn.Sequential(nn.Linear(8, 32), nn.ReLU6(), nn.Linear(32, 5)))

@@ -308,3 +308,30 @@ def test_errors_of_a_convolution_nearly_without_monotonicity_are_true(metric: lb
     for t in (0.0, -1e-17):
         w = lben.ConvWeights(t * one, one, zero, one, zero, entries, metric, lben.Geometry((1, 1, 1), 0, 1))
         assert not ExplicitNetwork(w).proved
+
+
+def test_terms_that_cancel_within_a_function_are_allowed_for() -> None:
+    """exp(v) - 1 loses a rounding of 1, however small v is."""
+    elu = lben.Elementwise(lambda v: torch.exp(v.clamp(max=0)) - 1 + v.clamp(min=0))
+    one, nought = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    w = lben.Weights(one / 2, one, nought, one, nought)
+    for size in (1e-13, 1e-12, 1e-8, 1e-5):
+        exact = -2 * size + 4 * size**2  # z = z/2 - s + (z/2 - s)^2/2 + .., to terms of order s^3
+        for activation in (elu, lben.PerUnit([elu]), lben.Blocks([(elu, 1)])):
+            found = lben.enclose(w, -size * one, activation=activation)
+            assert abs(float(found.y) - exact) <= float(found.error) + 10 * size**3
+    lower = lben.lipschitz_lower_bound(
+        w, 1e-13 * torch.linspace(-3, 3, 50, dtype=torch.float64)[:, None], activation=elu
+    )
+    assert lower.value <= float(lben.tightest_bound(w, activation=elu).gamma or 0)
+
+
+def test_underflow_within_a_normalisation_is_allowed_for() -> None:
+    one, nought = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    for U, std, x in ((1e140, 1e200, 2.7e-123), (1e100, 1e250, 1e-72), (1e60, 1e290, 1e-32)):
+        normalize = lben.Normalize(0.0, 1.0).double()
+        normalize.std.fill_(std)
+        w = lben.Weights(0 * one, U * one, nought, one, nought)
+        net = lben.UnconstrainedEN.from_weights(w, normalize=normalize)
+        found, exact = lben.enclose(net, x * one), Fraction(x) * Fraction(U) / Fraction(std)
+        assert abs(Fraction(float(found.y)) - exact) <= Fraction(float(found.error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -230,3 +231,11 @@ def test_a_gamma_that_cannot_be_trained_is_refused_in_training_alone(gamma: floa
         assert bool(net.eval()(torch.rand(2, 9)).isfinite().all())
     with pytest.raises(lben.InvalidInput, match=words):
         lben.LBEN.initialize_from(nets[0].weights(), gamma)
+
+
+@pytest.mark.parametrize("gamma", [0, -1.0, math.inf, "x", True, torch.tensor(2.0)])
+def test_a_bound_set_later_is_checked(gamma: Any) -> None:
+    for net in (lben.LBEN(9, 5, 2, gamma=1.0), lben.ConvLBEN((1, 4, 4), 2, 2, gamma=1.0)):
+        with pytest.raises(lben.InvalidInput, match="gamma must"):
+            net.parameterization.gamma = gamma
+        assert net.gamma == 1.0

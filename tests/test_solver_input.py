@@ -112,3 +112,14 @@ def test_a_start_of_another_problem_is_refused() -> None:
     ):
         with pytest.raises(lben.InvalidInput):
             net.solve(X, start=other.solve(x))
+
+
+def test_a_solution_is_true_if_it_converged() -> None:
+    net, x = lben.LBEN(4, 8, 2, gamma=1.0).eval(), torch.rand(3, 4)
+    assert net.solve(x)
+    net.solver = lben.PeacemanRachford(tolerance=1e-14, max_iterations=1, on_failure="warn")
+    with pytest.warns(lben.ConvergenceWarning):
+        assert not net.solve(x)
+    found = lben.attack(lben.LBEN(4, 8, 2, gamma=1.0), x, torch.tensor([0, 1, 0]), [0.1], steps=2)
+    with pytest.raises(lben.InvalidInput, match="neither true nor false"):
+        bool(found)

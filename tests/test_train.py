@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 import lben
 from lben.data import ImageData, RegressionData, embedded_mnist
 from lben.train import CrossEntropy, MeanSquare, Optimizer, TrainConfig, error_rate, fit
+from lben.train.fingerprint import fingerprint
 from tests.problems import few_images
 
 
@@ -63,20 +66,16 @@ class Enough(Exception):
     """The interruption of a run."""
 
 
-class StopAfter:
-    """Cross-entropy that interrupts the run after some batches, and looks like the plain one to a checkpoint."""
+def stopping_after(batches: int) -> nn.Module:
+    """The network, which interrupts its training after some batches."""
+    net, left = network(), iter(range(batches))
 
-    def __init__(self, batches: int) -> None:
-        self.left = batches
-
-    def __call__(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
-        if self.left == 0:
+    def count(module: nn.Module, given: object, outputs: object) -> None:
+        if module.training and next(left, None) is None:
             raise Enough
-        self.left -= 1
-        return CrossEntropy()(net, logits, labels)
 
-    def __repr__(self) -> str:
-        return repr(CrossEntropy())
+    net.register_forward_hook(count)
+    return net
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
@@ -85,7 +84,7 @@ def test_resuming_is_exact(optimizer: Optimizer, tmp_path: Path) -> None:
     straight = network()
     whole = fit(straight, few_images(600, 1000), config, folder=tmp_path / "whole")
     with pytest.raises(Enough):
-        fit(network(), few_images(600, 1000), replace(config, loss=StopAfter(12)), folder=tmp_path / "part")
+        fit(stopping_after(12), few_images(600, 1000), config, folder=tmp_path / "part")
     again = network()
     with torch.no_grad():
         for parameter in again.parameters():
@@ -99,6 +98,7 @@ RUN = """
 import sys, torch, lben
 from pathlib import Path
 sys.path.insert(0, {root!r})
+from lben.train.fingerprint import fingerprint
 from tests.problems import few_images
 from tests.test_train import network
 from lben.train import TrainConfig, fit
@@ -134,6 +134,7 @@ PAIR = """
 import sys, torch
 sys.path.insert(0, {root!r})
 import torch.distributed as dist, lben
+from lben.train.fingerprint import fingerprint
 from tests.problems import few_images
 from tests.test_train import network
 from lben.train import TrainConfig, fit
@@ -398,6 +399,38 @@ def test_progress_shows_error_iterations_and_residual(capsys: pytest.CaptureFixt
 def test_bad_options_are_named(options: dict[str, object], words: str) -> None:
     with pytest.raises(lben.InvalidInput, match=words):
         TrainConfig(**options)  # type: ignore[arg-type]
+
+
+class Opaque:
+    """A loss, or data, that Python shows by its place in memory."""
+
+    def __init__(self, *held: object) -> None:
+        self.held = held
+
+
+def test_things_are_known_by_what_they_hold() -> None:
+    """Not by how they print: lists, objects, functions and their closures that differ anywhere have other prints."""
+    rows = list(torch.zeros(1000, 5))
+    other = [*rows[:500], torch.ones(5), *rows[501:]]
+    scaled = [lambda y, k=k: k * y for k in (1, 2)]
+
+    def times(factor: float) -> Callable[[float], float]:
+        return lambda y: factor * y
+
+    dataset = torch.utils.data.TensorDataset
+    pairs: list[tuple[object, object]] = [
+        (Opaque(1), Opaque(100)),
+        (rows, other),
+        (dataset(torch.zeros(50, 3)), dataset(torch.ones(50, 3))),
+        (lben.Elementwise(lambda v: torch.tanh(v)), lben.Elementwise(lambda v: v.clamp(-1, 1))),
+        (scaled[0], scaled[1]),
+        (times(1), times(2)),
+        (partial(pow, 1), partial(pow, 2)),
+        ({"a": rows}, {"a": other}),
+    ]
+    for one, two in pairs:
+        assert fingerprint(one) == fingerprint(copy.deepcopy(one))
+        assert fingerprint(one) != fingerprint(two)
 
 
 def test_a_loss_that_does_not_fit_is_refused() -> None:

@@ -76,3 +76,12 @@ def test_files_are_written_in_one_place_only() -> None:
     direct = {file.name for file in SOURCE.rglob("*.py") if ways.search(file.read_text())}
     direct |= {file.name for file in SOURCE.rglob("*.py") if re.search(r"\w\.write_bytes\(", file.read_text())}
     assert direct == {"writing.py"}
+
+
+def test_permissions_stay(tmp_path: Path) -> None:
+    file = tmp_path / "private"
+    file.write_bytes(b"old")
+    file.chmod(0o600)
+    write_bytes(file, b"new")
+    assert file.read_bytes() == b"new"
+    assert file.stat().st_mode & 0o777 == 0o600

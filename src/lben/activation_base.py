@@ -58,6 +58,9 @@ class Activation(ABC):
     rounding: float = 16
     """How many units of rounding of the largest of its terms may be lost in sigma(v); a generous allowance."""
 
+    inner_terms: float = 0.0
+    """The size of terms that may cancel within sigma, besides v and sigma(v)."""
+
     block_size: int = 1
     """How many units act together; their number must be a multiple of it."""
 

@@ -237,6 +237,8 @@ class Elementwise(Scalar):
     [0, 1] between or beyond the samples voids every bound.
     """
 
+    inner_terms = 1.0  # as `check_slopes` allows it: exp(v) - 1 loses a unit of rounding of 1
+
     fn: Callable[[Tensor], Tensor]
     domain: Domain = field(init=False, default=(-math.inf, math.inf))
 
@@ -279,6 +281,7 @@ class PerUnit(Activation):
         if not self.activations:
             raise InvalidInput("PerUnit needs at least one activation, but the list is empty.")
         self.units = len(self.activations)
+        self.inner_terms = max(activation.inner_terms for activation in self.activations)
         groups: dict[Scalar, list[int]] = {}
         for i, activation in enumerate(self.activations):
             groups.setdefault(activation, []).append(i)

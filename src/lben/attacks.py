@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lben import checks
 from lben.activations import Activation
-from lben.certify.certificate import Certifiable, Domain, place
+from lben.certify.certificate import Certifiable, Domain, NoVerdict, place
 from lben.certify.explicit import ExplicitNetwork
 from lben.certify.numerics import undisturbed
 from lben.certify.radius import check_labels, check_sizes
@@ -44,7 +44,7 @@ class Lengths:
 
 
 @dataclass(frozen=True, eq=False)
-class Attack:
+class Attack(NoVerdict):
     """What an attack reached at each of K sizes, on a batch of B inputs with d features.
 
     epsilons: the sizes allowed, shape (K,). error: the share of inputs with a wrong class at each, shape (K,).

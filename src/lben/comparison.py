@@ -18,24 +18,29 @@ from lben.weights import Weights
 _SCALES = (0.01, 1.0, 100.0)
 _INPUTS = 24  # of each scale
 _SHARE, _RELATIVE = 1e-2, 1e-8  # of the rounding of single precision, and of the outputs: both far above that of double
+_LOST, _LOST_RELATIVE = 100.0, 1e-5  # the same, for what is returned in single precision
 
 
 def check_same(
-    module: nn.Module, weights: Weights, activation: Activation, normalize: Normalize | None, shape: tuple[int, ...]
+    module: nn.Module,
+    weights: Weights,
+    activation: Activation,
+    normalize: Normalize | None,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
 ) -> None:
     """Refuse weights, in double precision, that do not compute what copies of the module in evaluation compute.
 
     They may differ by rounding alone. How much that is, the module shows itself, in single and in double precision.
+    The same holds for what they become in `dtype`.
     """
     generator = torch.Generator().manual_seed(0)
     draws = torch.randn(_INPUTS, *shape, generator=generator, dtype=torch.float64)
     with torch.no_grad():
-        scale_shift = None if normalize is None else copy.deepcopy(normalize).to("cpu", torch.float64)
         for scale in _SCALES:
             x = scale * draws
             expected, rough = (_called(module, x, dtype) for dtype in (torch.float64, torch.float32))
-            flat = x.flatten(1)
-            found = _swept(weights, activation, flat if scale_shift is None else scale_shift(flat))
+            found = _swept(weights, activation, normalize, x.flatten(1), torch.float64)
             if expected.shape != found.shape:
                 raise InvalidInput(f"The module's output has shape {tuple(expected.shape)}, not {tuple(found.shape)}.")
             rounding = float((rough - expected).abs().max())
@@ -46,6 +51,12 @@ def check_same(
                     f"The module does not compute what its layers say: for inputs of size {scale:g} its outputs are "
                     f"{difference:.3g} off. Something in it works in place on what is used again, or a hook or a "
                     "forward was put in from outside."
+                )
+            lost = float((_swept(weights, activation, normalize, x.flatten(1), dtype) - expected).abs().max())
+            if not lost <= _LOST * rounding + _LOST_RELATIVE * float(expected.abs().max()):
+                raise InvalidInput(
+                    f"In {str(dtype)[6:]} the outputs would be {lost:.3g} off those of the module, for inputs of size "
+                    f"{scale:g}: its limits or weights differ too much in size. Read module.double() instead."
                 )
 
 
@@ -60,10 +71,14 @@ def _called(module: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     return output.double().flatten(1)
 
 
-def _swept(weights: Weights, activation: Activation, x: Tensor) -> Tensor:
+def _swept(
+    weights: Weights, activation: Activation, normalize: Normalize | None, x: Tensor, dtype: torch.dtype
+) -> Tensor:
     """y, after as many rounds as W has layers: what a layer reads is then what the layers before it have come to."""
-    b = F.linear(x, weights.U, weights.bz)
+    w, x = weights.to(dtype), x.to(dtype)
+    x = x if normalize is None else copy.deepcopy(normalize).to("cpu", dtype)(x)
+    b = F.linear(x, w.U, w.bz)
     z = torch.zeros_like(b)
-    for _ in DenseOperator(weights.W).layers or ():
-        z = activation(b + F.linear(z, weights.W))
-    return F.linear(z, weights.Wo, weights.by)
+    for _ in DenseOperator(w.W).layers or ():
+        z = activation(b + F.linear(z, w.W))
+    return F.linear(z, w.Wo, w.by).double()

@@ -80,7 +80,7 @@ def from_sequential(module: nn.Module, *, input_shape: int | Sequence[int] | Non
         walk = _Walk(math.prod(shape))
         end = walk.sequence(stages, walk.input(shape), "")
         weights, activation = walk.finish(end)
-    check_same(module, weights.validate(), activation, normalize, shape)
+    check_same(module, weights.validate(), activation, normalize, shape, like.dtype)
     return LayeredNetwork(weights.to(like.dtype).to(like.device), activation, normalize)
 
 

@@ -111,8 +111,8 @@ class ConvDirect(ConvForm):
         super().__init__(geometry, channels, out_features, kernel_size)
         self.metric = metric
         if gamma is not None:
-            self.gamma = checks.positive("gamma", gamma)
-            balance(self.gamma, self.U, self.Wo)
+            self.gamma = gamma
+            balance(gamma, self.U, self.Wo)
         self.register_buffer("epsilon", torch.tensor(checks.positive("epsilon", epsilon)))
         self.V = uniform(channels, channels, kernel_size, kernel_size)
         self.N = uniform(channels, channels, kernel_size, kernel_size)

@@ -249,6 +249,7 @@ class Blocks(Activation):
         self.widths = [width for _, width in self.parts]
         self.units = sum(self.widths)
         self.rounding = max(part.rounding for part, _ in self.parts)
+        self.inner_terms = max(part.inner_terms for part, _ in self.parts)
 
     @property
     def linear(self) -> tuple[bool, ...]:  # type: ignore[override]

@@ -25,9 +25,18 @@ from lben.weights import Weights, check_constant
 class Form(Described):
     """Free variables that any optimizer may move, and what a network needs of the weights they stand for."""
 
-    gamma: float | None = None
     U: Tensor
     Wo: Tensor
+    _gamma: float | None = None
+
+    @property
+    def gamma(self) -> float | None:
+        """The prescribed bound; assign another at any time."""
+        return self._gamma
+
+    @gamma.setter
+    def gamma(self, gamma: float | None) -> None:
+        self._gamma = None if gamma is None else checks.positive("gamma", gamma)
 
     @property
     @abstractmethod
@@ -312,8 +321,8 @@ class LipschitzBounded(WellPosed):
         groups: Tensor | None = None,
     ) -> None:
         super().__init__(in_features, hidden_features, out_features, epsilon, groups=groups)
-        self.gamma = checks.positive("gamma", gamma)
-        balance(self.gamma, self.U, self.Wo)
+        self.gamma = gamma
+        balance(gamma, self.U, self.Wo)
 
     def hidden_weight(self) -> Tensor:
         return direct_weight(self.V, self.N, self.exponents(), self.U, self.Wo, self.gamma, self.epsilon)

@@ -22,7 +22,7 @@ def uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:
 
 def trainable(gamma: float, dtype: torch.dtype) -> None:
     """Pass a gamma that can be trained with: a step s of U or Wo moves W by s^2/gamma, whatever the start."""
-    least = _SMALLEST_GAMMA[dtype]
+    least = _SMALLEST_GAMMA.get(dtype, 0.0)
     if checks.positive("gamma", gamma) < least:
         raise InvalidInput(
             f"gamma = {gamma:g} is too small to train with in {str(dtype)[6:]}: give at least {least:g}, such as 1, "

@@ -20,6 +20,8 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if target.exists():
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
         os.replace(temporary, target)
     except OSError as error:
         raise InvalidInput(f"{str(path)!r} cannot be written: {error.strerror or error}.") from error
@@ -43,6 +45,8 @@ def check_target(path: str | os.PathLike[str]) -> Path:
         kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link to itself"}
         kind = kinds.get(stat.S_IFMT(mode), "a device")
         raise InvalidInput(f"{str(path)!r} cannot be written: it is {kind}, not a file.")
+    if mode is not None and not os.access(target, os.W_OK):
+        raise InvalidInput(f"{str(path)!r} cannot be written: it is read-only.")
     return target
 
 

@@ -56,7 +56,7 @@ class Hidden:
         Where units act in blocks, each may have lost what the largest entry of its row has.
         """
         again = self.activation(v)
-        sizes = z.abs() + again.abs() + v.abs()
+        sizes = z.abs() + again.abs() + v.abs() + self.activation.inner_terms
         if self.activation.block_size > 1 or self.activation.groups(z.shape[-1]) is not None:
             sizes = sizes.amax(dim=-1, keepdim=True).expand_as(sizes)
         return (z - again).abs() + self.activation.rounding * EPS * sizes + _TINY
@@ -65,7 +65,7 @@ class Hidden:
         """A bound on |v - W z - U x - bz|: what is computed, and what rounding may have changed in sums so long."""
         w, scaled, sizes = self.weights, x, x.abs()
         if normalize is not None:
-            scaled, sizes = normalize(x), (x.abs() + normalize.mean.abs()) / normalize.std
+            scaled, sizes = normalize(x), (x.abs() + normalize.mean.abs()) / normalize.std + _TINY / EPS  # underflow
         rest = v - self._product(z, absolute=False) - _inject(w, scaled, absolute=False)
         terms = v.abs() + self._product(z.abs(), absolute=True) + _inject(w, sizes, absolute=True)
         if bias is not None:

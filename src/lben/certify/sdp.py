@@ -27,7 +27,8 @@ from lben.weights import Weights
 
 BoundSolver = Literal["barrier", "scs"]
 _SMALLEST = 1e-300
-_LARGEST_POWER = 450  # of four: beyond it rho, or what is divided by it, is no double
+_LARGEST_POWER = 450  # of four: beyond it what is divided by rho is no double
+_SQUARE = 1e-100  # rho below this is measured in units of its size, for its square is needed
 _WIDEST = 1e120  # between entries of a metric to start from: beyond, products of them overflow
 _ROOM = 10  # how far above the smallest rho of its lam the barrier method starts
 
@@ -112,10 +113,10 @@ def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver, groups: Tensor | 
     lowest = smallest_rho(problem, start)
     if not lowest < math.inf:
         raise NotWellPosed("The metric proves well-posedness by less than rounding, and no bound follows.", 0.0)
-    half = math.frexp(lowest)[1] // 2
-    if lowest == 0 or abs(half) > _LARGEST_POWER:
+    half = math.frexp(lowest)[1] // 2 if lowest < _SQUARE else 0
+    if lowest == 0 or half < -_LARGEST_POWER:
         raise InvalidInput("The bound lies beyond the range of double precision: W, U and Wo differ too much in size.")
-    problem, lowest = replace(problem, K=problem.K * 4.0**-half), lowest * 4.0**-half  # rho near 1, whose square exists
+    problem, lowest = replace(problem, K=problem.K * 4.0**-half), lowest * 4.0**-half
     if solver == "scs":
         found, finished = _scs(problem, start), True
         rho = smallest_rho(problem, found)

@@ -51,7 +51,7 @@ class Contracting(Parameterization):
     ) -> None:
         super().__init__(in_features, hidden_features, out_features)
         self.rate = checks.rate(rate)
-        self.gamma = None if gamma is None else checks.positive("gamma", gamma)
+        self.gamma = gamma
         self.register_buffer("kappa", torch.tensor((1 - self.rate) * (1 - _ROOM)))
         self.C = uniform(hidden_features, hidden_features)
         self.d = nn.Parameter(torch.zeros(hidden_features))

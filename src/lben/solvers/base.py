@@ -65,6 +65,10 @@ class Solution:
         within = self.residual <= self.tolerance
         return within if self.refuted is None else within & ~self.refuted
 
+    def __bool__(self) -> bool:
+        """Whether every sample has converged."""
+        return bool(self.converged.all())
+
     def reshape(self, z: Tensor, batch: torch.Size) -> Solution:
         """This solution with a differentiable z, its samples arranged as the batch was."""
         return replace(

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from inspect import ismethod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lben.errors import InvalidFile
 from lben.files import read_tensors, write_tensors
 from lben.parameterize import Form
+from lben.train.fingerprint import fingerprint, shape_of
 from lben.train.judge import Data
-from lben.train.recipe import without_addresses
 from lben.writing import write_bytes
 
 CHECKPOINT = "checkpoint.safetensors"
 """Its name in the folder of a run."""
 _KIND = "lben-run"
 _FACTS = ("gamma", "rate", "epsilon", "activation", "solver", "mean", "std", "metric", "geometry")
-_FEW = 4  # entries that are shown as they are
 _SHOWN = 3  # differences that are named
 
 
@@ -38,12 +35,14 @@ def identity(net: nn.Module, data: Data, options: dict[str, Any]) -> dict[str, A
             known[f"{prefix}options"] = module.extra_repr()
         names = [name for name in _FACTS if not (isinstance(module, Form) and name == "gamma")]  # its network has it
         facts = {name: getattr(module, name) for name in names if hasattr(module, name)}
-        known |= {f"{prefix}{name}": _plain(fact) for name, fact in facts.items() if not ismethod(fact)}
+        if not type(module).__module__.startswith(("torch.", "lben.")):
+            facts |= {name: fact for name, fact in vars(module).items() if name[0] != "_" and name != "training"}
+        known |= {f"{prefix}{name}": fingerprint(fact) for name, fact in facts.items() if not ismethod(fact)}
     for name, parameter in net.named_parameters():
         frozen = "" if parameter.requires_grad else ", frozen"
-        known[name] = f"{_shape(parameter)}{frozen}"
+        known[name] = f"{shape_of(parameter)}{frozen}"
     known |= {"data": type(data).__name__, "training samples": len(data)}
-    known |= {f"data.{name}": _plain(value) for name, value in getattr(data, "__dict__", {}).items()}
+    known |= {f"data.{name}": fingerprint(value) for name, value in getattr(data, "__dict__", {}).items()}
     plain: dict[str, Any] = json.loads(json.dumps({**known, **options}))
     return plain
 
@@ -112,22 +111,3 @@ def write_history(folder: Path, history: list[dict[str, Any]]) -> None:
     file, content = folder / "history.jsonl", "".join(json.dumps(row) + "\n" for row in history).encode()
     if not file.is_file() or file.read_bytes() != content:
         write_bytes(file, content)
-
-
-def _plain(value: object) -> Any:
-    """A value as JSON knows it: few numbers as they are, many as their shape and a digest."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, np.ndarray):
-        value = torch.from_numpy(value)
-    if not isinstance(value, Tensor):
-        return without_addresses(repr(value))
-    tensor = value.detach().cpu().contiguous()
-    if tensor.numel() <= _FEW:
-        return tensor.tolist()
-    digest = hashlib.sha256(tensor.flatten().view(torch.uint8).numpy().data).hexdigest()
-    return f"{_shape(tensor)}, SHA-256 {digest[:16]}"
-
-
-def _shape(tensor: Tensor) -> str:
-    return f"{' x '.join(str(size) for size in tensor.shape) or 'one'} {str(tensor.dtype)[6:]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -12,6 +11,7 @@ from torch.nn import functional as F
 
 from lben import checks, samples
 from lben.errors import InvalidInput
+from lben.train.fingerprint import fingerprint
 
 Schedule = Literal["constant", "step", "one-cycle", "cosine"]
 Optimizer = Literal["adam", "adamw", "sgd"]
@@ -117,12 +117,7 @@ class TrainConfig:
 
     def description(self) -> dict[str, Any]:
         """The options as plain values, by which a checkpoint recognises its run."""
-        return {**asdict(self), "loss": without_addresses(repr(self.loss))}
-
-
-def without_addresses(text: str) -> str:
-    """A representation without places in memory, which differ between two processes."""
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+        return {**asdict(self), "loss": fingerprint(self.loss)}
 
 
 def _swing(share: float) -> float:
