@@ -234,7 +234,7 @@ def main() -> None:
     console.print("\nProving and attacking: about half a minute.")
     found = []
     for name, net in nets.items():
-        console.print(f"{name}:")
+        console.print(f"{name}: two steep inputs, a radius for every image, and attacks")
         found.append(examine(name, net, data))
     show_robustness(found, console)
     draw(found, target / "demo.png")

@@ -232,6 +232,14 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path) -> None:
     fit(small_lben(), few_images(64, 1000), ONCE, folder=tmp_path, resume=True)
 
 
+def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    fit(small_lben(), few_images(64, 1000), ONCE, folder=tmp_path)
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(lben.InvalidInput, match="holds a run already: resume=True"):
+        fit(small_lben(), few_images(64, 1000), ONCE, folder=tmp_path)
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+
+
 def test_a_network_inside_another_is_known_too(tmp_path: Path) -> None:
     fit(nn.Sequential(small_lben()), few_images(64, 1000), ONCE, folder=tmp_path)
     with pytest.raises(lben.InvalidFile, match=r"0\.gamma is 1\.0 there and 0\.2 here"):

@@ -113,6 +113,8 @@ def train(
         loss=CrossEntropy(margin),
         seed=seed,
     )
+    if force and not resume and run is not None:
+        (run / CHECKPOINT).unlink(missing_ok=True)
     try:
         history = fit(net, images, config, folder=run, resume=resume, progress=True, name=model)
     except KeyboardInterrupt:

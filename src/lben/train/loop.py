@@ -14,7 +14,7 @@ from torch import Tensor, distributed, nn
 from lben import checks
 from lben.errors import Diverged, InvalidInput, NotConverged
 from lben.progress import Bar, Show, bar
-from lben.train.checkpoint import identity, restore_checkpoint, write_checkpoint, write_history
+from lben.train.checkpoint import CHECKPOINT, identity, restore_checkpoint, write_checkpoint, write_history
 from lben.train.judge import Data, Epoch, check, dtype_of, judge
 from lben.train.recipe import TrainConfig
 from lben.writing import make_folder
@@ -32,7 +32,8 @@ def fit(
 ) -> list[Epoch]:
     """Train a network on images, signals or anything that is `Data`; returns the history, one row an epoch.
 
-    folder: where `history.jsonl` and `checkpoint.safetensors` are written after every epoch, each in one piece.
+    folder: where `history.jsonl` and `checkpoint.safetensors` are written after every epoch, each in one piece. One
+        that holds a run already is refused, unless it is resumed.
     resume: go on from the checkpoint there, if there is one, to the very weights that a run in one go ends with. It is
         refused if its network, bound, activation, solver, normalisation, data or recipe are others.
     progress: True for a bar and a line an epoch, "lines" for those alone, False for nothing; if not given, a bar on a
@@ -47,6 +48,8 @@ def fit(
         raise InvalidInput("resume=True needs the folder with the checkpoint.")
     check(net, data)
     path = None if folder is None else make_folder(folder)
+    if path is not None and not resume and (path / CHECKPOINT).exists():
+        raise InvalidInput(f"{path} holds a run already: resume=True goes on with it, or give another folder.")
     known = {} if path is None else identity(net, data, config.description())
     workers, optimizer = _Workers(), _optimizer(net, config)
     history = []
