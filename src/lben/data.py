@@ -63,7 +63,7 @@ class ImageData:
             samples.check_count(f"{part}_images", images, f"{part}_labels", labels)
             object.__setattr__(self, f"{part}_images", images)
             object.__setattr__(self, f"{part}_labels", labels)
-        samples.check_alike("images", self.train_images, self.test_images)
+        samples.check_alike(self.train_images, self.test_images)
 
     def __len__(self) -> int:
         return len(self.train_labels)
@@ -89,7 +89,8 @@ class ImageData:
 class RegressionData:
     """Inputs and targets, samples first and features last; an error is the mean square of a sample's differences.
 
-    Tensors or numpy arrays of finite numbers; targets have the shape of the network's outputs.
+    Tensors or numpy arrays of finite numbers; targets have the shape of the outputs. Signals to test on may be
+    longer than those to train on.
     """
 
     train_inputs: Tensor
@@ -105,8 +106,6 @@ class RegressionData:
             samples.check_count(names[0], found[0], names[1], found[1])
             for name, tensor in zip(names, found, strict=True):
                 object.__setattr__(self, name, tensor)
-        samples.check_alike("inputs", self.train_inputs, self.test_inputs)
-        samples.check_alike("targets", self.train_targets, self.test_targets)
 
     def __len__(self) -> int:
         return len(self.train_targets)

@@ -97,8 +97,8 @@ def check_classes(outputs: Tensor, labels: Tensor) -> None:
         raise InvalidInput(f"There is a label {int(labels.max())}, but the network has {outputs.shape[-1]} outputs.")
 
 
-def check_alike(what: str, train: Tensor, test: Tensor) -> None:
+def check_alike(train: Tensor, test: Tensor) -> None:
     if train.shape[1:] != test.shape[1:]:
         raise InvalidInput(
-            f"One of the {what} to train on has shape {tuple(train.shape[1:])}, but to test on {tuple(test.shape[1:])}."
+            f"One of the images to train on has shape {tuple(train.shape[1:])}, but to test on {tuple(test.shape[1:])}."
         )
