@@ -25,25 +25,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lben
+from lben.activations.scalar import TABLE
 from lben.data import MNIST_MEAN, MNIST_STD, embedded_mnist, pixels
-from lben.operators import DenseOperator
+from lben.operators.dense import DenseOperator
 from lben.solvers.base import Problem, Yardstick
 from lben.solvers.loop import solve
 
 RESULTS = Path(__file__).parent / "results"
 SEED, BATCH, EPOCHS = 0, 128, 4
 DATA = embedded_mnist()
-ACTIVATIONS: tuple[lben.Activation, ...] = (
-    lben.ReLU(),
-    lben.LeakyReLU(),
-    lben.Tanh(),
-    lben.Sigmoid(),
-    lben.Arctan(),
-    lben.Softplus(),
-    lben.ELU(),
-    lben.HardTanh(),
-    lben.Identity(),
-)
+ACTIVATIONS: tuple[lben.Activation, ...] = tuple(kind() for kind in TABLE)
 
 
 def training_step(net: nn.Module) -> Step:

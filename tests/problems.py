@@ -9,21 +9,15 @@ import torch
 from torch import Tensor
 
 import lben
+from lben.activations.scalar import TABLE
 from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, pixels
-from lben.operators import DenseOperator
-from lben.parameterize import LipschitzBounded, Monotone, WellPosed
+from lben.operators.dense import DenseOperator
+from lben.parameterize.dense import LipschitzBounded, Monotone, WellPosed
 from lben.solvers.base import Problem
 
 ACTIVATIONS: list[lben.Activation] = [
-    lben.ReLU(),
+    *(kind() for kind in TABLE if kind is not lben.LeakyReLU),
     lben.LeakyReLU(0.1),
-    lben.Tanh(),
-    lben.Sigmoid(),
-    lben.Arctan(),
-    lben.Softplus(),
-    lben.ELU(),
-    lben.HardTanh(),
-    lben.Identity(),
     lben.Elementwise(lambda v: torch.nn.functional.softplus(v) / 2 + torch.tanh(v) / 2),
     lben.PerUnit([lben.ReLU(), lben.Tanh(), lben.Identity(), lben.ELU(0.5), lben.ReLU()]),
 ]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import lben
-from lben.activations import Scalar
-from lben.proximal import dilogarithm, integrate_potential, solve_preimage
+from lben.activations.base import Scalar
+from lben.activations.proximal import dilogarithm, integrate_potential, solve_preimage
 from tests.problems import label
 
 SCALARS: list[Scalar] = [

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import lben
-from lben.certify.barrier import grouped_direction
-from lben.certify.numerics import at_least, at_most
+from lben.activations.base import Scalar
+from lben.numerics.barrier import grouped_direction
+from lben.numerics.rounding import at_least, at_most
 from tests.problems import ACTIVATIONS, mnist_network, random_network
 
 
@@ -43,7 +44,7 @@ def networks(draw: st.DrawFn) -> lben.EquilibriumNetwork:
     n = draw(st.integers(1, 8))
     activation = draw(st.sampled_from(ACTIVATIONS))
     if activation.units is not None:
-        scalars = [a for a in ACTIVATIONS if isinstance(a, lben.activations.Scalar)]
+        scalars = [a for a in ACTIVATIONS if isinstance(a, Scalar)]
         activation = lben.PerUnit([draw(st.sampled_from(scalars)) for _ in range(n)])
     return random_network(
         draw(st.sampled_from(["LBEN", "LBEN", "MON"])),

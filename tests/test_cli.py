@@ -70,7 +70,7 @@ def test_help_names_every_command() -> None:
 
 
 def test_every_option_has_a_help_text() -> None:
-    from lben.cli import app
+    from lben.cli.main import app
 
     def commands(command: Any) -> Iterator[Any]:
         yield command

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import lben
-from lben.layered import layered_metric
-from lben.operators import DenseOperator
+from lben.networks.layered import layered_metric
+from lben.operators.dense import DenseOperator
 from lben.solvers.base import Problem
 from lben.solvers.loop import solve
 

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lben
-from lben.certify.barrier import Program
-from lben.certify.channelwise import Channels, RestrictedPoint
-from lben.certify.convolution import Condition, ConvSubject
+from lben.certify.channelwise import Channels
+from lben.certify.convolutional import ConvSubject
+from lben.certify.frequencies import Condition
+from lben.certify.kinds import subject_of
 from lben.certify.verified import decide, exceeds
-from lben.grid import Grid, complex_form, real_form
+from lben.operators.grid import Grid, complex_form, real_form
 from tests.problems import conv_network
 
 SHAPES = [(1, 4, 6), (3, 5, 5), (2, 4, 4)]
@@ -78,8 +79,8 @@ def test_a_broken_bound_is_refused() -> None:
 
 def search(net: lben.ConvNetwork) -> tuple[Channels, torch.Tensor]:
     """The search for the tightest bound of a network, without its normalisation, and its own metric."""
-    subject = ConvSubject.of(net)
-    assert subject is not None
+    subject = subject_of(net)
+    assert isinstance(subject, ConvSubject)
     w = subject.weights
     own = w.metric_entries()
     T, U, grid = w.symbols()
@@ -139,7 +140,6 @@ def test_the_derivatives_of_the_small_program_are_those_of_its_barrier() -> None
     assert start is not None
     z = start.z / torch.linalg.vector_norm(start.z, dim=(0, 1))
     small = problem.restrict(start.x[..., -1:], z[..., -1:], 0.1)
-    typed: Program[RestrictedPoint] = small
     C = len(own)
 
     def objective(variables: torch.Tensor) -> torch.Tensor:
@@ -148,11 +148,11 @@ def test_the_derivatives_of_the_small_program_are_those_of_its_barrier() -> None
         return 3.0 * rho - torch.logdet(matrix) - lam.log().sum() + lam.sum()
 
     at = torch.cat([1.3 * own, torch.tensor([2.0 * start.rho], dtype=torch.float64)]).requires_grad_()
-    point = typed.feasible(at.detach()[:C], at[C].item())
+    point = small.feasible(at.detach()[:C], at[C].item())
     assert point is not None
-    gradient, hessian = typed.derivatives(point, 3.0, torch.ones(C, dtype=torch.float64))
+    gradient, hessian = small.derivatives(point, 3.0, torch.ones(C, dtype=torch.float64))
     value = objective(at)
-    assert 3.0 * at[C].item() - point.log_det() + at[:C].sum().item() == pytest.approx(value.item())
+    assert 3.0 * at[C].item() - small.log_det(point) + at[:C].sum().item() == pytest.approx(value.item())
     assert torch.allclose(gradient, torch.autograd.grad(value, at)[0], rtol=1e-8)
     assert torch.allclose(hessian, torch.autograd.functional.hessian(objective, at.detach()), rtol=1e-7, atol=1e-8)
 

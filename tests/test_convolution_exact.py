@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import lben
-from lben.certify.explicit import ExplicitNetwork
+from lben.certify.kinds import subject_of
 
 Matrix = list[list[Fraction]]
 
@@ -142,7 +142,7 @@ def test_the_monotonicity_is_proved(metric: lben.Metric) -> None:
     proved = 0
     for seed in range(30):
         w, _ = draw(seed, metric)
-        m = ExplicitNetwork(w).monotonicity
+        m = subject_of(w).settled().monotonicity
         lam = w.metric_diagonal().tolist()
         if not m > 0:
             continue

@@ -17,8 +17,8 @@ import scipy.io
 import torch
 
 import lben
-from lben import data
 from lben.data import ENVIRONMENT, embedded_mnist, mnist, svhn
+from lben.data import sources as data
 
 NAMES = list(data._MNIST)
 FULL = os.environ.get(ENVIRONMENT)  # before the fixture below hides it

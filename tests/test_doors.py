@@ -13,16 +13,10 @@ from torch import nn
 
 import lben
 from lben import baselines, data, train
+from lben.activations.scalar import TABLE
 
 ACTIVATIONS: list[lben.Activation] = [
-    lben.ReLU(),
-    lben.HardTanh(),
-    lben.LeakyReLU(0.1),
-    lben.Tanh(),
-    lben.Sigmoid(),
-    lben.Arctan(),
-    lben.Softplus(),
-    lben.ELU(),
+    *(kind() for kind in TABLE if kind is not lben.Identity),
     lben.Elementwise(torch.tanh),
     lben.PerUnit([lben.ReLU(), lben.Tanh()]),
     lben.Softmax(2),

@@ -12,7 +12,9 @@ from torch import Tensor
 
 import lben
 from lben.certify.condition import sure_monotonicity
-from lben.certify.explicit import ExplicitNetwork
+from lben.certify.distance import distance
+from lben.certify.evaluation import Evaluator
+from lben.certify.kinds import subject_of
 from lben.solvers.base import Problem
 from lben.solvers.loop import solve
 from tests import problems
@@ -197,11 +199,11 @@ def test_every_way_to_an_output_leads_into_the_enclosure(kind: str) -> None:
     for tolerance in (1e-1, 1e-3, 1e-6):
         rough = lben.enclose(net, x, solver=lben.ForwardBackward(tolerance=tolerance, max_iterations=20_000))
         assert bool(((rough.y - precise.y).abs() <= rough.error + precise.error).all())
-    explicit = ExplicitNetwork(net)
+    evaluator = Evaluator.of(net)
     with torch.no_grad():
         solution = net.solve(x)
-        z = explicit._solve(explicit.inputs(x), lben.Newton(tolerance=1e-13)).z
-    error = ((solution.z - z) * explicit.metric.sqrt()).norm(dim=-1)
+        z = evaluator._solve(evaluator.inputs(x), lben.Newton(tolerance=1e-13)).z
+    error = ((solution.z - z) * evaluator.subject.diagonal.sqrt()).norm(dim=-1)
     bound = solution.error_bound(net, x)
     assert bool((error <= bound + 1e-10).all())
     assert float(bound.max()) < 1e-1
@@ -299,15 +301,15 @@ def test_errors_of_a_convolution_nearly_without_monotonicity_are_true(metric: lb
     entries = torch.ones((1, 1) if metric == "pixel" else (1,), dtype=torch.float64)
     for t in (0.3, 1e-6, 1e-12, 1.5e-16, 3e-16, 1e-17):
         w = lben.ConvWeights(t * one, one, zero, one, zero, entries, metric, lben.Geometry((1, 1, 1), 0, 1))
-        explicit = ExplicitNetwork(w)
-        assert 0.999 * t < explicit.monotonicity < t
+        subject = subject_of(w)
+        assert 0.999 * t < subject.monotonicity < t
         for share in (1.0, 1.001, 0.5, 3.0):
             z = torch.full((1, 1), share / t, dtype=torch.float64)
-            error = explicit.hidden.error(z, z, torch.ones(1, 1, dtype=torch.float64), normalize=None)
+            error = distance(subject, z, z, torch.ones(1, 1, dtype=torch.float64))
             assert abs(Fraction(z.item()) - 1 / Fraction(t)) <= Fraction(error.item())
     for t in (0.0, -1e-17):
         w = lben.ConvWeights(t * one, one, zero, one, zero, entries, metric, lben.Geometry((1, 1, 1), 0, 1))
-        assert not ExplicitNetwork(w).proved
+        assert not subject_of(w).settled().proved
 
 
 def test_terms_that_cancel_within_a_function_are_allowed_for() -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import lben
-from lben.certify import barrier
-from lben.certify.certificate import MOST_UNITS
-from lben.certify.enclosed import Enclosed, definite, solve
-from lben.certify.radius import _difference
+from lben.certify.dense import _difference
+from lben.certify.wellposed import MOST_UNITS
+from lben.numerics import barrier
+from lben.numerics.enclosed import Enclosed, definite, solve
 
 Exact = list[list[Fraction]]
 

@@ -25,7 +25,7 @@ from lben.experiments import svhn
 from lben.experiments.mnist import Equilibrium, quick, reproduce, rows
 from lben.experiments.regions import read_regions, regions, reproduce_regions
 from lben.experiments.report import write_report
-from lben.experiments.study import Result, Row, read_run, run, run_row, slug
+from lben.experiments.study import Plan, Result, Row, read_run, run, run_row, slug
 from tests.problems import few_images
 
 
@@ -247,7 +247,7 @@ def test_a_twisted_file_is_refused_or_read(file: str, finished: Path, tmp_path: 
 
 def test_reproduce_refuses_an_unknown_recipe(tmp_path: Path) -> None:
     with pytest.raises(lben.InvalidInput, match="recipe must be one of paper, ours, certified"):
-        reproduce(tmp_path, "best", short=True)  # type: ignore[arg-type]
+        reproduce(Plan(tmp_path, short=True), "best")  # type: ignore[arg-type]
 
 
 def test_regions_are_those_of_the_example(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 import lben
-from lben import files
+from lben import disk, files
+from lben.networks.base import stored_tensors
+from lben.parameterize.dense import LipschitzBounded
 
 NETWORKS: list[lben.EquilibriumNetwork] = [
     lben.LBEN(8, 6, 3, gamma=0.5, epsilon=0.25, normalize=lben.Normalize(0.1307, 0.3081)),
@@ -100,7 +102,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
         ({"gamma": -1}, "gamma"),
         ({"gamma": "1"}, "gamma must be a number"),
         ({"dtype": "x"}, "dtype must be float32 or float64, not 'x'"),
-        ({"normalize": [1]}, "normalize must have two sizes"),
+        ({"normalize": [1]}, "normalize must have the two sizes"),
         ({"normalize": None}, "has parameterization"),
         ({"more": 1}, "LBEN must have"),
     ],
@@ -108,7 +110,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
 def test_a_consistent_lie_is_refused(change: dict[str, object], words: str, tmp_path: Path) -> None:
     """A file whose checksum was made to fit, but whose description does not make a network."""
     path = tmp_path / "net.safetensors"
-    craft(path, json.dumps({**described(NETWORKS[0]), **change}), files._tensors(NETWORKS[0]))
+    craft(path, json.dumps({**described(NETWORKS[0]), **change}), stored_tensors(NETWORKS[0]))
     with pytest.raises(lben.InvalidFile, match=words):
         lben.load(path)
 
@@ -129,11 +131,11 @@ JUNK += [{"name": "Blocks", "parts": [[{"name": "ReLU"}, 10**9]]}]
 
 def craft(path: Path, text: str, tensors: dict[str, Tensor]) -> None:
     own = {name: tensor.clone() for name, tensor in tensors.items()}
-    save_file(own, path, metadata={"lben": text, "sha256": files._digest(text, own)})
+    save_file(own, path, metadata={"lben": text, "sha256": disk._digest(text, own)})
 
 
 def described(net: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"format": files.FORMAT, **files._describe(net)}
+    found: dict[str, Any] = {"format": disk.FORMAT, **files._describe(net)}
     return found
 
 
@@ -168,7 +170,7 @@ def loaded_or_refused(path: Path) -> Any:
 @pytest.mark.parametrize("net", KINDS, ids=lambda net: type(net).__name__)
 def test_any_field_may_hold_anything(net: Any, tmp_path: Path) -> None:
     """Whatever stands in any field, or any tensor, with a checksum that fits: a whole network or InvalidFile."""
-    path, whole, tensors, draw = tmp_path / "net", described(net), files._tensors(net), random.Random(0)
+    path, whole, tensors, draw = tmp_path / "net", described(net), stored_tensors(net), random.Random(0)
     for place in places(whole):
         for junk in draw.sample(JUNK, 8):
             craft(path, json.dumps(replaced(whole, place, junk)), tensors)
@@ -212,7 +214,7 @@ def test_damage_anywhere_is_found(net: Any, tmp_path: Path) -> None:
 def test_deep_descriptions_are_refused(brackets: tuple[str, str], depth: int, tmp_path: Path) -> None:
     nested = brackets[0] * depth + '{"name": "ReLU"}' + brackets[1] * depth
     text = json.dumps({**described(NETWORKS[0]), "activation": "here"}).replace('"here"', nested)
-    craft(tmp_path / "net", text, files._tensors(NETWORKS[0]))
+    craft(tmp_path / "net", text, stored_tensors(NETWORKS[0]))
     with pytest.raises(lben.InvalidFile, match="does not describe a network"):
         lben.load(tmp_path / "net")
 
@@ -221,25 +223,25 @@ def test_sizes_are_those_of_the_tensors_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small file that claims a million units makes none of them."""
-    tensors = files._tensors(NETWORKS[0])
+    tensors = stored_tensors(NETWORKS[0])
     shapes = {"U": (9999, 8), "bz": (9999,), "Wo": (3, 9999)}
     tensors |= {f"parameterization.{name}": torch.zeros(shape) for name, shape in shapes.items()}
     craft(tmp_path / "net", json.dumps({**described(NETWORKS[0]), "sizes": [8, 9999, 3]}), tensors)
-    monkeypatch.setattr(files, "_make", lambda *_: pytest.fail("the network was made"))
+    monkeypatch.setattr("torch.random.fork_rng", lambda **_: pytest.fail("the network was made"))
     with pytest.raises(lben.InvalidFile, match=r"parameterization.* must have shape \(9999"):
         lben.load(tmp_path / "net")
 
 
 @pytest.mark.parametrize(("name", "number"), [("normalize.std", -1.0), ("parameterization.epsilon", 0.0)])
 def test_numbers_without_meaning_are_neither_read_nor_written(name: str, number: float, tmp_path: Path) -> None:
-    tensors = files._tensors(NETWORKS[0])
+    tensors = stored_tensors(NETWORKS[0])
     tensors[name] = torch.full_like(tensors[name], number)
     craft(tmp_path / "crafted", json.dumps(described(NETWORKS[0])), tensors)
-    with pytest.raises(lben.InvalidFile, match=f"{name} must be above 0"):
+    with pytest.raises(lben.InvalidFile, match=f"{name.split('.')[1]} must be above 0"):
         lben.load(tmp_path / "crafted")
     net = copy.deepcopy(NETWORKS[0])
     dict(net.named_buffers())[name].fill_(number)
-    with pytest.raises(lben.InvalidInput, match=f"{name} must be above 0"):
+    with pytest.raises(lben.InvalidInput, match=f"{name.split('.')[1]} must be above 0"):
         lben.save(net, tmp_path / "net")
     assert not (tmp_path / "net").exists()
 
@@ -264,7 +266,7 @@ def test_what_load_would_refuse_is_not_saved(tmp_path: Path) -> None:
 def test_a_network_as_users_make_it_is_saved(tmp_path: Path) -> None:
     """Numbers of numpy among its options, one tensor in two places, and an extra state that the file need not hold."""
 
-    class State(lben.parameterize.LipschitzBounded):
+    class State(LipschitzBounded):
         def get_extra_state(self) -> Tensor:
             return torch.tensor([self.gamma or 0.0], dtype=torch.float64)
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import lben
-from lben.activations import Scalar
+from lben.activations.base import Scalar
 from lben.implicit import equilibrium
-from lben.operators import DenseOperator
+from lben.operators.dense import DenseOperator
 from tests import problems
 from tests.problems import ACTIVATIONS, SOLVERS, name
 

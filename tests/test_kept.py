@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
 
 import lben
-from lben.equilibrium import BaseNetwork
+from lben.networks.base import BaseNetwork
 
 SHAPE = (1, 4, 4)
 NETWORKS: dict[str, Callable[[], BaseNetwork]] = {

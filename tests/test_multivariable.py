@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import lben
-from lben.jacobians import Jacobian
-from lben.polyhedron import Faces, active_constraints, settle
+from lben.activations.base import Jacobian
+from lben.activations.polyhedron import Faces, active_constraints, settle
 from lben.solvers.base import Problem
-from lben.solvers.loop import newton_step
+from lben.solvers.newton import newton_step
 from tests.problems import SOLVERS, biases, name, operator
 
 HEXAGON = lben.Polyhedron([[1, 0], [-1, 0], [0, 1], [0, -1], [1, 1], [-1, -1]], [1, 1, 1, 1, 1.5, 1.5])

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import lben
-from lben.nearest import nearest_weights
+from lben.parameterize.nearest import nearest_weights
 
 
 def free_weights(n: int = 5, d: int = 4, p: int = 3, seed: int = 0) -> lben.Weights:

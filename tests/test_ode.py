@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import lben
-from lben.certify.angles import largest_eigenvalue, largest_kappa
-from lben.certify.riccati import between_solutions, solve_riccati
+from lben.numerics.angles import largest_eigenvalue, largest_kappa
+from lben.numerics.riccati import between_solutions, solve_riccati
 from tests.problems import ACTIVATIONS, name, random_network
 
 pytest.importorskip("torchdiffeq")

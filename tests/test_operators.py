@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import lben
-from lben.convweights import ConvWeights
-from lben.fourier import FourierOperator
-from lben.grid import Grid, complex_form, transposed
-from lben.operators import DenseOperator, Operator
-from lben.pixelwise import PixelOperator
-from lben.spectrum import lowest_eigenvalue
+from lben.numerics.spectrum import lowest_eigenvalue
+from lben.operators.base import Operator
+from lben.operators.dense import DenseOperator
+from lben.operators.fourier import FourierOperator
+from lben.operators.grid import Grid, complex_form, transposed
+from lben.operators.pixelwise import PixelOperator
+from lben.weights.convolutional import ConvWeights
 from tests import problems
 
 TOLERANCE = 1e-10

@@ -93,6 +93,6 @@ def test_embedded_mnist() -> None:
     x = pixels(data.test_images)
     assert float(x.min()) == 0.0
     assert float(x.max()) == 1.0
-    folder = resources.files("lben").joinpath("embedded")
+    folder = resources.files("lben.data")
     assert len(folder.joinpath("mnist.npz").read_bytes()) < 2_500_000
     assert "CC BY-SA 3.0" in folder.joinpath("LICENSE-MNIST.txt").read_text()

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lben
-from lben.convweights import Metric
-from lben.direct import direct_weight
-from lben.parameterize import LipschitzBounded, Monotone, WellPosed
-from lben.weights import Weights
+from lben.parameterize.dense import LipschitzBounded, Monotone, WellPosed
+from lben.parameterize.direct import direct_weight
+from lben.weights.convolutional import Metric
+from lben.weights.dense import Weights
 
 NETWORKS: list[Callable[[], lben.LBEN | lben.MON | lben.UnconstrainedEN]] = [
     lambda: lben.LBEN(6, 5, 3, gamma=0.7),

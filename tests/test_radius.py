@@ -11,7 +11,7 @@ from torch import Tensor
 
 import lben
 from lben.certify import radius
-from lben.certify.certificate import Subject
+from lben.certify.subject import Subject
 from lben.data import embedded_mnist, pixels
 from tests.problems import ACTIVATIONS, mnist_network, random_network
 

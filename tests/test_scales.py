@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import lben
-from lben.norms import row_norm, row_ratio
+from lben.numerics.norms import row_norm, row_ratio
+from lben.operators.dense import DenseOperator
 from lben.solvers.base import Problem, Yardstick
 from lben.solvers.extragradient import Cut
 from lben.solvers.loop import solve
@@ -24,7 +25,7 @@ def homogeneous(dtype: torch.dtype, power: int) -> Problem:
     """A problem of ReLU units, whose b, and so whose z, is multiplied by a power of two, without rounding."""
     operator = problems.operator(12, size=2.0)
     assert operator.lam is not None
-    cast = lben.operators.DenseOperator(operator.W.to(dtype), operator.lam.to(dtype))
+    cast = DenseOperator(operator.W.to(dtype), operator.lam.to(dtype))
     return Problem(cast, lben.ReLU(), problems.biases(8, 12).to(dtype) * 2.0**power)
 
 
@@ -114,7 +115,7 @@ def test_a_warm_start_that_is_good_enough_is_returned(solver: lben.Solver) -> No
 
 def test_a_start_does_not_turn_into_an_equilibrium_where_there_is_none() -> None:
     """W = I, b = 1: at z = 1e9 the residual is 1e-9, and still there is no equilibrium."""
-    W = lben.operators.DenseOperator(torch.eye(2, dtype=torch.float64))
+    W = DenseOperator(torch.eye(2, dtype=torch.float64))
     problem = Problem(W, lben.ReLU(), torch.ones(3, 2, dtype=torch.float64))
     with pytest.raises(lben.NotConverged):
         solve(lben.Newton(), problem, start=torch.full((3, 2), 1e9, dtype=torch.float64))

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 import lben
-from lben.equilibrium import BaseNetwork
+from lben.networks.base import BaseNetwork
 
 SHAPE = (1, 4, 4)
 NETWORKS: dict[str, Callable[..., BaseNetwork]] = {
@@ -67,7 +67,7 @@ def test_a_state_dict_of_another_network_is_refused_and_nothing_is_changed(
 def test_images_of_another_geometry_are_refused() -> None:
     small = lben.ConvLBEN((1, 4, 4), 2, 3, gamma=1.0, pool=2)
     for shape, pool, padding in (((1, 8, 8), 4, 0), ((1, 2, 2), 2, 1)):
-        with pytest.raises(lben.InvalidInput, match=r"in_shape|padding|pool"):
+        with pytest.raises(lben.InvalidInput, match=r"sizes|padding|pool"):
             lben.ConvLBEN(shape, 2, 3, gamma=1.0, pool=pool, padding=padding).load_state_dict(small.state_dict())
 
 
@@ -120,7 +120,7 @@ def test_what_is_no_description_is_refused() -> None:
         torch.empty(3, device="meta"),
     ):
         with pytest.raises(lben.InvalidInput, match="description"):
-            net.load_state_dict({**net.state_dict(), "parameterization._extra_state": bad})
+            net.load_state_dict({**net.state_dict(), "_extra_state": bad})
 
 
 @pytest.mark.parametrize("kind", NETWORKS)

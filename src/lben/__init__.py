@@ -3,9 +3,10 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from lben import baselines, data, train
-from lben.activations import (
+from lben.activations.base import Activation
+from lben.activations.blocks import Blocks, GroupSoftThreshold, Projection, Softmax
+from lben.activations.scalar import (
     ELU,
-    Activation,
     Arctan,
     Elementwise,
     HardTanh,
@@ -17,19 +18,18 @@ from lben.activations import (
     Softplus,
     Tanh,
 )
+from lben.activations.sets import Ball, Box, Polyhedron, Simplex
 from lben.attacks import Attack, AttackMethod, Lengths, attack
 from lben.certify.certificate import Certificate
 from lben.certify.contraction import Contraction, FrequencyTest, contraction, frequency_test
 from lben.certify.enclose import Enclosure, enclose
 from lben.certify.gain import IncrementalGain, incremental_gain
-from lben.certify.lmi import certify, product_bound
+from lben.certify.lipschitz import certify, product_bound, tightest_bound, well_posed
 from lben.certify.lower import LowerBound, lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
-from lben.certify.sdp import tightest_bound
-from lben.certify.wellposed import WellPosedness, well_posed
-from lben.convert import Residual, from_sequential
-from lben.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
-from lben.convweights import ConvWeights, Geometry, Metric
+from lben.certify.wellposed import WellPosedness
+from lben.dynamics.contracting import ContractingODE
+from lben.dynamics.ode import ODE
 from lben.errors import (
     BoundNotMet,
     ConvergenceWarning,
@@ -44,25 +44,22 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.files import load, save
-from lben.layered import LayeredNetwork
-from lben.multivariable import Blocks, GroupSoftThreshold, Projection, Softmax
-from lben.networks import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
+from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
+from lben.networks.dense import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
+from lben.networks.imported import Residual, from_sequential
+from lben.networks.layered import LayeredNetwork
+from lben.networks.solution import Solution
 from lben.normalize import Normalize
-from lben.ode import ODE, ContractingODE
-from lben.sets import Ball, Box, Polyhedron, Simplex
-from lben.solvers import (
-    FISTA,
-    Anderson,
-    BackSubstitution,
-    DouglasRachford,
-    Extragradient,
-    ForwardBackward,
-    Newton,
-    PeacemanRachford,
-    Solution,
-    Solver,
-)
-from lben.weights import Weights
+from lben.solvers.anderson import Anderson
+from lben.solvers.back_substitution import BackSubstitution
+from lben.solvers.base import Solver
+from lben.solvers.extragradient import Extragradient
+from lben.solvers.fista import FISTA
+from lben.solvers.forward_backward import ForwardBackward
+from lben.solvers.newton import Newton
+from lben.solvers.peaceman_rachford import DouglasRachford, PeacemanRachford
+from lben.weights.convolutional import ConvWeights, Geometry, Metric
+from lben.weights.dense import Weights
 
 try:
     __version__ = version("lben")

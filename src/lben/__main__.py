@@ -29,7 +29,7 @@ def main() -> None:
 def _run() -> None:
     need("typer", "The command lben", extra="experiments")
     need("rich", "The command lben", extra="experiments")
-    from lben.cli import app
+    from lben.cli.main import app
 
     app()
 

@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from numbers import Real
 from typing import Any, Literal
 
@@ -15,17 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from lben import checks
-from lben.activations import Activation
-from lben.certify.certificate import Certifiable, Domain, NoVerdict, place
-from lben.certify.explicit import ExplicitNetwork
-from lben.certify.numerics import undisturbed
+from lben.activations.base import Activation
+from lben.certify.certificate import Domain, NoVerdict, place
+from lben.certify.evaluation import Evaluator
 from lben.certify.radius import check_labels, check_sizes
-from lben.convweights import ConvWeights
-from lben.equilibrium import BaseNetwork
+from lben.certify.subject import Examined
 from lben.errors import ConvergenceWarning, InvalidInput
 from lben.extras import need
+from lben.networks.base import BaseNetwork
+from lben.numerics.rounding import undisturbed
 from lben.progress import Show, track
-from lben.weights import Weights
 
 AttackMethod = Literal["fgm", "pgd", "deepfool"]
 PAPER_IMAGES = 2000
@@ -81,7 +81,7 @@ class Attack(NoVerdict):
 
 @undisturbed
 def attack(
-    net: Certifiable | Weights | ConvWeights,
+    net: Examined,
     x: Tensor,
     y: Tensor,
     epsilons: Sequence[float] | Tensor,
@@ -108,45 +108,49 @@ def attack(
         input, every input attacked even if its class is wrong already.
     progress: True for a bar, False for none; if not given, one on a terminal when it takes longer than some seconds.
     """
-    explicit = ExplicitNetwork(net, activation)
-    explicit.subject.scale_of(domain)
-    if method is not None:
-        checks.choice("method", method, ("fgm", "pgd", "deepfool"))
-    checks.flag("paper_protocol", paper_protocol)
-    if paper_protocol and (method not in (None, "fgm") or domain != "input"):
-        raise InvalidInput("The paper's protocol is \"fgm\" with sizes at the network's input: ask for nothing else.")
-    method = method or ("fgm" if paper_protocol else "pgd")
-    steps, restarts, batch_size = (
+    evaluator = Evaluator.of(net, activation)
+    evaluator.subject.scale_of(domain)
+    method = _method(method, domain, paper_protocol)
+    for name, value in (("steps", steps), ("restarts", restarts), ("batch_size", batch_size)):
         checks.count(name, value)
-        for name, value in (("steps", steps), ("restarts", restarts), ("batch_size", batch_size))
-    )
-    x = explicit.flat(x).clone()
-    labels = _checked(explicit, x, y, bounds)
+    x = evaluator.flat(x).clone()
+    labels = _checked(evaluator, x, y, bounds)
     if paper_protocol:
         x, labels = x[-PAPER_IMAGES:], labels[-PAPER_IMAGES:]
-    sizes = _sizes(explicit, check_sizes("epsilons", epsilons), domain)
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # Foolbox imports GitPython, which else asks for git itself
-    foolbox = need("foolbox", "An attack", extra="attacks")
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore", ConvergenceWarning)  # gradients may be rough: the answer is checked below
+    sizes = _sizes(evaluator, check_sizes("epsilons", epsilons), domain)
+    tool = _tool(method, steps, restarts)
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(checks.seed(seed))
-        target = _target(net, explicit)
-        like = target.parameterization.U
-        model = foolbox.PyTorchModel(target, bounds=bounds, device=like.device)
-        tool = _tool(foolbox, method, steps, restarts)
-        images, classes = x.to(like), labels.to(like.device)
-        batches = list(zip(images.split(batch_size), classes.split(batch_size), strict=True))
-        found = [
-            _run(tool, model, method, rows, row_classes, sizes.pixels.tolist())
-            for rows, row_classes in track(batches, f"Attacking by {method}", len(batches), show=progress)
-        ]
+        found = _run(tool, method, _target(net, evaluator), bounds, x, labels, sizes, batch_size, progress)
+    attacked = _within(x.to("cpu", torch.float64), found, sizes.pixels, bounds, x.dtype)
+    return _judged(evaluator, method, sizes, x, attacked, labels, batch_size, every=paper_protocol)
+
+
+def _method(method: AttackMethod | None, domain: Domain, paper_protocol: bool) -> AttackMethod:
+    if method is not None:
+        checks.choice("method", method, ("fgm", "pgd", "deepfool"))
+    if checks.flag("paper_protocol", paper_protocol) and (method not in (None, "fgm") or domain != "input"):
+        raise InvalidInput("The paper's protocol is \"fgm\" with sizes at the network's input: ask for nothing else.")
+    return method or ("fgm" if paper_protocol else "pgd")
+
+
+def _judged(
+    evaluator: Evaluator,
+    method: AttackMethod,
+    sizes: Lengths,
+    x: Tensor,
+    attacked: Tensor,
+    labels: Tensor,
+    batch_size: int,
+    *,
+    every: bool,
+) -> Attack:
+    """What was reached, by the classes of the attacked inputs alone; where x is wrong already, x itself, or `every`."""
     original = x.to("cpu", torch.float64)
-    clean_wrong = _predicted(explicit, original, batch_size) != labels
-    attacked = torch.cat(found, dim=1).to("cpu", torch.float64)
-    attacked = _within(original, attacked, sizes.pixels, bounds, x.dtype)
-    if not paper_protocol:
+    clean_wrong = _predicted(evaluator, original, batch_size) != labels
+    if not every:
         attacked = torch.where(clean_wrong[:, None], original, attacked)
-    predicted = torch.stack([_predicted(explicit, candidates, batch_size) for candidates in attacked])
+    predicted = torch.stack([_predicted(evaluator, candidates, batch_size) for candidates in attacked])
     success = predicted != labels
     return Attack(
         method=method,
@@ -154,18 +158,18 @@ def attack(
         clean_error=float(clean_wrong.double().mean()),
         error=success.double().mean(dim=1),
         inputs=attacked.to(x.dtype),
-        distances=_distances(explicit, attacked - original),
+        distances=_distances(evaluator, attacked - original),
         success=success,
         unsolved=predicted < 0,
     )
 
 
-def _checked(explicit: ExplicitNetwork, x: Tensor, y: Tensor, bounds: tuple[float, float]) -> Tensor:
+def _checked(evaluator: Evaluator, x: Tensor, y: Tensor, bounds: tuple[float, float]) -> Tensor:
     """The labels, if inputs, labels and bounds fit each other."""
-    explicit.inputs(x)
+    evaluator.inputs(x)
     if x.dim() != 2 or len(x) == 0:
         raise InvalidInput(f"x must have shape (batch, features) and at least one row, not {tuple(x.shape)}.")
-    if explicit.weights.out_features < 2:
+    if evaluator.weights.out_features < 2:
         raise InvalidInput("An attack needs at least two outputs to choose between, but the network has one.")
     pair = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(isinstance(end, Real) for end in bounds)
     if not pair or not -math.inf < bounds[0] < bounds[1] < math.inf:
@@ -176,11 +180,11 @@ def _checked(explicit: ExplicitNetwork, x: Tensor, y: Tensor, bounds: tuple[floa
             f"x must be pixels within {bounds}, but lies in ({lowest:.6g}, {highest:.6g}): give the network a "
             "Normalize and attack what comes before it, or give other bounds."
         )
-    return check_labels(y, tuple(x.shape[:-1]), explicit.weights.out_features)
+    return check_labels(y, tuple(x.shape[:-1]), evaluator.weights.out_features)
 
 
-def _sizes(explicit: ExplicitNetwork, values: Tensor, domain: Domain) -> Lengths:
-    normalize = explicit.network.normalize
+def _sizes(evaluator: Evaluator, values: Tensor, domain: Domain) -> Lengths:
+    normalize = evaluator.subject.normalize
     if normalize is None:
         return Lengths(values, values)
     if bool((normalize.std != normalize.std[0]).any()):
@@ -193,13 +197,13 @@ def _sizes(explicit: ExplicitNetwork, values: Tensor, domain: Domain) -> Lengths
     return Lengths(values, values * std) if domain == "input" else Lengths(values / std, values)
 
 
-def _target(net: Certifiable | Weights | ConvWeights, explicit: ExplicitNetwork) -> BaseNetwork:
+def _target(net: Examined, evaluator: Evaluator) -> nn.Module:
     """What Foolbox sees: a copy in evaluation, since its gradients would reach the parameters too.
 
     Where no equilibrium is found the gradient may be no number; an attack then stays where it is.
     """
-    target = copy.deepcopy(net) if isinstance(net, BaseNetwork) else explicit.network
-    target.solver = replace(explicit.suitable(target.solver), on_failure="warn")
+    target = copy.deepcopy(net) if isinstance(net, BaseNetwork) else evaluator
+    target.solver = replace(evaluator.suitable(target.solver), on_failure="warn")
     target.register_forward_pre_hook(_with_finite_gradient)
     return target.eval().requires_grad_(False)
 
@@ -209,23 +213,45 @@ def _with_finite_gradient(module: nn.Module, inputs: tuple[Tensor, ...]) -> None
         inputs[0].register_hook(lambda gradient: torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0))
 
 
-def _tool(foolbox: Any, method: AttackMethod, steps: int, restarts: int) -> Any:
+def _tool(method: AttackMethod, steps: int, restarts: int) -> Any:
+    """The attack of Foolbox."""
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # Foolbox imports GitPython, which else asks for git itself
+    attacks = need("foolbox", "An attack", extra="attacks").attacks
     if method == "fgm":
-        return foolbox.attacks.L2FastGradientAttack()
+        return attacks.L2FastGradientAttack()
     if method == "pgd":
         step = 2.5 / steps  # together two and a half times the radius
-        return foolbox.attacks.L2ProjectedGradientDescentAttack(steps=steps, rel_stepsize=step).repeat(restarts)
-    return foolbox.attacks.L2DeepFoolAttack(steps=steps)
+        return attacks.L2ProjectedGradientDescentAttack(steps=steps, rel_stepsize=step).repeat(restarts)
+    return attacks.L2DeepFoolAttack(steps=steps)
 
 
-def _run(tool: Any, model: Any, method: AttackMethod, x: Tensor, y: Tensor, sizes: list[float]) -> Tensor:
-    """Attacked inputs for each size, shape (K, B, d); x itself for a size of zero."""
-    if method == "deepfool":
-        nearest, _, _ = tool(model, x, y, epsilons=None)
-        return torch.stack([nearest] * len(sizes))
-    positive = [size for size in sizes if size > 0]
-    found = iter(tool(model, x, y, epsilons=positive)[1] if positive else [])
-    return torch.stack([next(found) if size > 0 else x for size in sizes])
+def _run(
+    tool: Any,
+    method: AttackMethod,
+    target: nn.Module,
+    bounds: tuple[float, float],
+    x: Tensor,
+    labels: Tensor,
+    sizes: Lengths,
+    batch_size: int,
+    progress: Show,
+) -> Tensor:
+    """Attacked inputs for each size, in double precision, shape (K, B, d); x itself for a size of zero."""
+    like = next(chain(target.parameters(), target.buffers()), torch.zeros((), dtype=torch.float64))
+    model = need("foolbox", "An attack", extra="attacks").PyTorchModel(target, bounds=bounds, device=like.device)
+    batches = list(zip(x.to(like).split(batch_size), labels.to(like.device).split(batch_size), strict=True))
+    positive = [size for size in sizes.pixels.tolist() if size > 0]
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # gradients may be rough: the answer is checked
+        for rows, classes in track(batches, f"Attacking by {method}", len(batches), show=progress):
+            if method == "deepfool":
+                nearest, _, _ = tool(model, rows, classes, epsilons=None)
+                found.append(torch.stack([nearest] * len(sizes.pixels)))
+                continue
+            moved = iter(tool(model, rows, classes, epsilons=positive)[1] if positive else [])
+            found.append(torch.stack([next(moved) if size > 0 else rows for size in sizes.pixels.tolist()]))
+    return torch.cat(found, dim=1).to("cpu", torch.float64)
 
 
 def _within(x: Tensor, attacked: Tensor, sizes: Tensor, bounds: tuple[float, float], dtype: torch.dtype) -> Tensor:
@@ -238,12 +264,12 @@ def _within(x: Tensor, attacked: Tensor, sizes: Tensor, bounds: tuple[float, flo
     return torch.where(too_far[..., None], x, drawn)
 
 
-def _predicted(explicit: ExplicitNetwork, x: Tensor, batch_size: int) -> Tensor:
-    return torch.cat([explicit.classify(rows) for rows in x.split(batch_size)])
+def _predicted(evaluator: Evaluator, x: Tensor, batch_size: int) -> Tensor:
+    return torch.cat([evaluator.classify(rows) for rows in x.split(batch_size)])
 
 
-def _distances(explicit: ExplicitNetwork, moved: Tensor) -> Lengths:
+def _distances(evaluator: Evaluator, moved: Tensor) -> Lengths:
     pixels = torch.linalg.vector_norm(moved, dim=-1)
-    normalize = explicit.network.normalize
+    normalize = evaluator.subject.normalize
     scaled = moved if normalize is None else moved / normalize.std
     return Lengths(torch.linalg.vector_norm(scaled, dim=-1), pixels)

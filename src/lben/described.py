@@ -1,34 +1,59 @@
-"""Modules whose state dicts say what no tensor of theirs does: the bound, the activation, the geometry."""
+"""What a network is beside its tensors, written down once: files, state dicts, checkpoints and `repr` all read it.
+
+Values are plain, such as JSON has: numbers, words, lists, and for an activation or a solver its name and its options.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from abc import abstractmethod
-from typing import Any
+from dataclasses import fields
+from itertools import groupby
+from numbers import Integral, Real
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lben.errors import InvalidInput
+from lben.errors import InvalidFile, InvalidInput
+
+_LONGEST = 400  # letters of a value that a state dict holds as it is; of a longer one, a digest
+_DEEPEST = 8  # activations of activations, and solvers of solvers: more than anybody nests
 
 
 class Described(nn.Module):
-    """A module that writes a description into its state dict, and refuses a state dict of which another is true.
+    """A module whose state dict says what it is beside its tensors, and refuses a state dict of which another is true.
 
-    The description is JSON, one character a number: a tensor like the others, which survives whatever is done to all
-    tensors of a state dict alike (copies, averages, other precisions, safetensors).
+    There the description is JSON, one character a number: a tensor like the others, which survives whatever is done to
+    all tensors of a state dict alike (copies, averages, other precisions, safetensors).
     """
 
+    elsewhere: ClassVar[tuple[str, ...]] = ("solver", "normalize")
+    """Options that a state dict does not hold: they do not decide the weights, or are tensors of their own."""
+
     @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """What decides the function beside its tensors, by the name of the option that sets it."""
+
+    def constants(self) -> dict[str, float]:
+        """Numbers that are tensors, and that a state dict may not change all the same."""
+        return {}
+
     def describe(self) -> dict[str, Any]:
-        """What decides the function and is in no tensor, by the name of the option that sets it."""
+        """The options as plain values."""
+        return {name: plain(value) for name, value in self.options().items()}
 
     def get_extra_state(self) -> Tensor:
-        text = json.dumps(self.describe(), sort_keys=True)
+        text = json.dumps(self._stated(), sort_keys=True)
         return torch.tensor(list(text.encode("ascii")), dtype=torch.float32, device="cpu")
 
     def set_extra_state(self, state: Any) -> None:
         """Nothing is left to set: all that could differ was refused before any tensor was copied."""
+
+    def _stated(self) -> dict[str, Any]:
+        described = {name: value for name, value in self.describe().items() if name not in self.elsewhere}
+        return {name: _short(value) for name, value in {**described, **self.constants()}.items()}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         if f"{prefix}_extra_state" in state_dict:
@@ -36,13 +61,50 @@ class Described(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _refuse_other(self, found: dict[str, Any]) -> None:
-        own = json.loads(json.dumps(self.describe()))
-        for name in own.keys() & found.keys():
-            if own[name] != found[name]:
+        own = json.loads(json.dumps(self._stated()))
+        for name in own:
+            if name in found and own[name] != found[name]:
                 raise InvalidInput(
-                    f"This state dict is of a network with {name} = {found[name]}, and this network has {name} = "
-                    f"{own[name]}: make it with the same {name}."
+                    f"This state dict is of a network with {name} = {shown(found[name])}, and this network has "
+                    f"{name} = {shown(own[name])}: make it with the same {name}."
                 )
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it; whatever can `describe` itself by what that says, and what is none of ours in words."""
+    if hasattr(value, "describe"):
+        return value.describe()
+    if isinstance(value, tuple | list):
+        return [plain(entry) for entry in value]
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, Integral | Real):  # those of numpy, too
+        return int(value) if isinstance(value, Integral) else float(value)
+    text = repr(value)
+    return type(value).__name__ if " at 0x" in text else text
+
+
+def describe_record(record: Any) -> dict[str, Any]:
+    """The name of a frozen record, and its fields."""
+    return {"name": type(record).__name__, **{f.name: plain(getattr(record, f.name)) for f in fields(record)}}
+
+
+def shown(value: Any) -> str:
+    """A plain value as people write it: ReLU(), 5 x ReLU(), 1 x Tanh()."""
+    if isinstance(value, dict) and "name" in value:
+        rest = [f"{name}={shown(entry)}" for name, entry in value.items() if name != "name"]
+        return f"{value['name']}({', '.join(rest)})"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return ", ".join(f"{len(list(run))} x {text}" for text, run in groupby(map(shown, value)))
+    return str(value)
+
+
+def _short(value: Any) -> Any:
+    text = json.dumps(value, sort_keys=True)
+    if len(text) <= _LONGEST:
+        return value
+    name = value.get("name", "") if isinstance(value, dict) else ""
+    return f"{name} SHA-256 {hashlib.sha256(text.encode()).hexdigest()[:16]}".strip()
 
 
 def _read(state: Any) -> dict[str, Any]:
@@ -54,3 +116,30 @@ def _read(state: Any) -> dict[str, Any]:
     if not isinstance(description, dict):
         raise InvalidInput("The description in this state dict cannot be read: it was changed.")
     return description
+
+
+def take(what: str, options: object, *names: str) -> list[Any]:
+    """The values of exactly these names, in a description that comes from a file."""
+    if not isinstance(options, dict):
+        raise InvalidFile(f"{what} must be described by names and values, not by {options!r}.")
+    if set(options) != set(names):
+        raise InvalidFile(
+            f"{what} must have {', '.join(names) or 'no options'}, but has {', '.join(options) or 'none'}."
+        )
+    return [options[name] for name in names]
+
+
+def named(what: str, description: object, depth: int) -> tuple[str, dict[str, Any]]:
+    """The name and the options of something that may be `depth` deep in others."""
+    if not isinstance(description, dict) or not isinstance(description.get("name"), str):
+        raise InvalidFile(f"the {what} must be described by its name and its options, not by {description!r}.")
+    if depth > _DEEPEST:
+        raise InvalidFile(f"an {what} lies {depth} deep in others, and {_DEEPEST} is the most.")
+    options = dict(description)
+    return options.pop("name"), options
+
+
+def make_record(kind: type[Any], options: dict[str, Any]) -> Any:
+    """A record of these options, which are all it has; it checks their values itself."""
+    take(kind.__name__, options, *(option.name for option in fields(kind) if option.init))
+    return kind(**options)

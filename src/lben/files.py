@@ -1,40 +1,42 @@
-"""Models on disk: one safetensors file whose header holds a JSON description. No pickle, so no code can run.
+"""Networks on disk: one safetensors file whose header holds their description. No pickle, so no code can run.
 
 What a file says is checked field by field, and the sizes it claims against the tensors that it holds, before anything
-is made of it.
+is made of it. What comes out says of itself what the file says.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import os
-from numbers import Integral, Real
-from pathlib import Path
+from math import prod
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialize
 from torch import Tensor
 
 from lben import checks
-from lben.convolutional import ConvNetwork
-from lben.descriptions import build_activation, build_solver, describe_activation, describe_solver
-from lben.equilibrium import BaseNetwork
+from lben.activations.base import Activation
+from lben.activations.description import build_activation, is_own_activation
+from lben.activations.scalar import Elementwise
+from lben.described import take
+from lben.disk import WRONG, read_tensors, write_tensors
+from lben.dynamics.contracting import ContractingODE
 from lben.errors import InvalidFile, InvalidInput, LbenError, MissingExtra
-from lben.layered import LayeredNetwork
-from lben.multivariable import Blocks, Multivariable
+from lben.networks.base import BaseNetwork, stored_tensors
+from lben.networks.convolutional import ConvLBEN, ConvMON, ConvUnconstrainedEN
+from lben.networks.dense import LBEN, MON, UnconstrainedEN
+from lben.networks.layered import LayeredNetwork
 from lben.normalize import Normalize
-from lben.ode import ContractingODE
-from lben.schema import DTYPES, NETWORKS, OPTIONS, Saved, check_fields, check_tensors
-from lben.weights import Weights
-from lben.writing import write_bytes
+from lben.solvers.description import build_solver, is_own_solver
 
-FORMAT = 1
+KINDS: dict[str, type[BaseNetwork]] = {
+    kind.__name__: kind
+    for kind in (
+        *(LBEN, MON, UnconstrainedEN, LayeredNetwork, ContractingODE),
+        *(ConvLBEN, ConvMON, ConvUnconstrainedEN),
+    )
+}
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _MOST_UNITS = 2**20  # of an activation that numbers them all
-_WRONG = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 
 
 def save(net: BaseNetwork, path: str | os.PathLike[str]) -> None:
@@ -42,155 +44,106 @@ def save(net: BaseNetwork, path: str | os.PathLike[str]) -> None:
 
     Nothing is written that `load` would not read.
     """
-    if type(net) not in NETWORKS.values():
-        raise InvalidInput(f"lben.save writes {', '.join(NETWORKS)}, not {type(net).__name__}.")
+    if type(net) not in KINDS.values():
+        raise InvalidInput(f"lben.save writes {', '.join(KINDS)}, not {type(net).__name__}.")
+    _check_own(net)
+    tensors = {name: checks.there(name, tensor) for name, tensor in stored_tensors(net).items()}
     description = _describe(net)
-    tensors = {name: checks.there(name, tensor) for name, tensor in _tensors(net).items()}
     try:
-        _build(json.loads(_text(description)), tensors)
-    except _WRONG as error:
+        _build(description, tensors)
+    except WRONG as error:
         raise InvalidInput(f"This network cannot be saved as it is: {_reason(error)}") from error
     write_tensors(path, "lben", description, tensors)
 
 
-def load(path: str | os.PathLike[str]) -> Saved:
+def load(path: str | os.PathLike[str]) -> BaseNetwork:
     """Read a network that `save` wrote, on the CPU and in training mode; raises InvalidFile for anything else."""
     description, tensors = read_tensors(path, "lben", "a network")
     try:
         return _build(description, tensors)
     except MissingExtra:
         raise
-    except _WRONG as error:
+    except WRONG as error:
         raise InvalidFile(f"{path} does not describe a network: {_reason(error)}") from error
 
 
-def write_tensors(
-    path: str | os.PathLike[str], key: str, description: dict[str, Any], tensors: dict[str, Tensor]
-) -> None:
-    """Write tensors with a description, under a key of the header, and a checksum of both."""
-    plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    text = _text({"format": FORMAT, **description})
-    write_bytes(path, serialize(plain, metadata={key: text, "sha256": _digest(text, plain)}))
+def _describe(net: BaseNetwork) -> dict[str, Any]:
+    return {"network": type(net).__name__, "dtype": str(net.parameterization.U.dtype)[6:], **net.describe()}
 
 
-def read_tensors(path: str | os.PathLike[str], key: str, what: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The description and the tensors that `write_tensors` wrote; raises InvalidFile for anything else."""
-    try:
-        if not Path(path).is_file():
-            raise InvalidFile(f"{path} is not a file.")
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except LbenError:
-        raise
-    except (SafetensorError, OSError, *_WRONG) as error:
-        raise InvalidFile(f"{path} is not a whole safetensors file: {error}.") from error
-    text = metadata.get(key)
-    if text is None:
-        raise InvalidFile(f"{path} was not written by lben: its header has no description of {what}.")
-    if metadata.get("sha256") != _digest(text, tensors):
-        raise InvalidFile(f"{path} was changed after it was written: its checksum does not match its content.")
-    try:
-        description: dict[str, Any] = json.loads(text)
-        found = description.pop("format")
-    except _WRONG as error:
-        raise InvalidFile(f"{path} does not describe {what}: {type(error).__name__}: {error}") from error
-    if type(found) is not int or found != FORMAT:
-        raise InvalidFile(f"{path} has format {found}, but this version of lben reads {FORMAT}.")
-    return description, tensors
+def _check_own(net: BaseNetwork) -> None:
+    """Refuse what a description does not say all of."""
+    if isinstance(net.activation, Elementwise):
+        raise InvalidInput(
+            "A network with an Elementwise activation holds Python code, which lben.save never writes: "
+            "keep its state_dict, and make the network again with the same activation."
+        )
+    if not is_own_activation(net.activation):
+        raise InvalidInput(f"lben.save writes the activations of lben, and sets of lben, not {net.activation!r}.")
+    if not is_own_solver(net.solver):
+        raise InvalidInput(f"lben.save writes the solvers of lben, not {net.solver!r}.")
 
 
-def _text(description: dict[str, Any]) -> str:
-    """JSON, in which the numbers of numpy are numbers like others."""
-    return json.dumps(description, sort_keys=True, default=_plain)
+def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> BaseNetwork:
+    """The network, made only once all that is said of it agrees with its tensors; no random stream is moved."""
+    described = dict(description)
+    name, dtype = described.pop("network", None), described.pop("dtype", None)
+    cls = KINDS.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise InvalidFile(f"there is no network {name!r}.")
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise InvalidFile(f"dtype must be float32 or float64, not {dtype!r}.")
+    for path, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES.values() or tensor.dtype.itemsize > _DTYPES[dtype].itemsize:
+            raise InvalidFile(f"{path} is {str(tensor.dtype)[6:]}, but the network is {dtype}.")
+    net = cls.restore(_options(described, tensors), tensors)
+    net.to(_DTYPES[dtype])
+    own = net.describe()
+    take(cls.__name__, described, *own)
+    for option, value in own.items():
+        if described[option] != value:
+            raise InvalidFile(f"the {option} of this {cls.__name__} is {value!r}, not {described[option]!r}.")
+    with torch.no_grad():
+        for path, tensor in stored_tensors(net).items():
+            tensor.copy_(tensors[path])
+    net.validate()
+    return net
 
 
-def _plain(value: object) -> int | float:
-    if isinstance(value, Integral | Real):
-        return int(value) if isinstance(value, Integral) else float(value)
-    raise InvalidInput(f"{value!r} has no place in a file.")
+def _options(described: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The options as a constructor takes them, if they are small enough to look at."""
+    options = dict(described)
+    for name in ("sizes", "activation", "solver", "normalize", "gamma"):
+        if name not in options:
+            raise InvalidFile(f"its {name} is missing.")
+    sizes = options["sizes"]
+    if not isinstance(sizes, list) or len(sizes) != 3:
+        raise InvalidFile(f"sizes must be three, not {sizes!r}.")
+    options["sizes"] = [tuple(size) if isinstance(size, list) else size for size in sizes]
+    options["activation"] = build_activation(options["activation"])
+    options["solver"] = build_solver(options["solver"])
+    _check_numbered(options["activation"], sizes)
+    options["normalize"] = _normalize(options["normalize"], tensors)
+    return options
+
+
+def _check_numbered(activation: Activation, sizes: list[Any]) -> None:
+    """Refuse an activation that numbers more units than anybody has."""
+    image = sizes[0] if isinstance(sizes[0], list) else []
+    claimed = [checks.count("every size", size) for size in (*image[1:], sizes[1])]
+    if activation.block_size > 1 and prod(claimed) > _MOST_UNITS:
+        raise InvalidFile(f"{prod(claimed)} units are more than an activation of blocks can number.")
+
+
+def _normalize(sizes: Any, tensors: dict[str, Tensor]) -> Normalize | None:
+    """A stage of any numbers, as many as the tensors have."""
+    if sizes is None:
+        return None
+    parts = [tensors.get(f"normalize.{name}") for name in ("mean", "std")]
+    if sizes != [None if part is None else part.numel() for part in parts]:
+        raise InvalidFile(f"normalize must have the two sizes of its tensors, not {sizes!r}.")
+    return Normalize(torch.zeros(sizes[0]), torch.ones(sizes[1]))
 
 
 def _reason(error: BaseException) -> str:
     return str(error) if isinstance(error, LbenError) else f"{type(error).__name__}: {error}"
-
-
-def _digest(text: str, tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _tensors(net: BaseNetwork) -> dict[str, Tensor]:
-    """The parameters and buffers; an extra state says what the description says."""
-    return {name: tensor for name, tensor in net.state_dict().items() if not name.endswith("_extra_state")}
-
-
-def _describe(net: BaseNetwork) -> dict[str, Any]:
-    rate = {"rate": net.rate} if isinstance(net, ContractingODE) else {}
-    return {
-        **rate,
-        "network": type(net).__name__,
-        **_describe_sizes(net),
-        "dtype": str(net.parameterization.U.dtype)[6:],
-        "gamma": net.gamma,
-        "activation": describe_activation(net.activation),
-        "solver": describe_solver(net.solver),
-        "normalize": None if net.normalize is None else [net.normalize.mean.numel(), net.normalize.std.numel()],
-    }
-
-
-def _describe_sizes(net: BaseNetwork) -> dict[str, Any]:
-    if not isinstance(net, ConvNetwork):
-        return {"sizes": [net.in_features, net.hidden_features, net.out_features]}
-    form, geometry = net.parameterization, net.parameterization.geometry
-    return {
-        "sizes": [list(geometry.in_shape), form.channels, net.out_features],
-        "kernel_size": form.U.shape[-1],
-        "pool": geometry.pool,
-        "padding": geometry.padding,
-        "metric": form.metric,
-    }
-
-
-def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> Saved:
-    """The network, made only once all that is said of it agrees with its tensors; no random stream is moved."""
-    cls = check_fields(description)
-    dtype = DTYPES[description["dtype"]]
-    check_tensors(cls, description, tensors)
-    with torch.random.fork_rng(devices=[]):
-        net = _make(cls, description, tensors)
-    net.to(dtype)
-    own: dict[str, Tensor] = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-    for name, tensor in tensors.items():
-        if own[name].shape != tensor.shape:
-            raise InvalidFile(f"{name} should have shape {tuple(own[name].shape)}, not {tuple(tensor.shape)}.")
-        with torch.no_grad():
-            own[name].copy_(tensor)
-    return net
-
-
-def _make(cls: type[Saved], description: dict[str, Any], tensors: dict[str, Tensor]) -> Saved:
-    """A network of this description, with any weights."""
-    activation, solver = build_activation(description["activation"]), build_solver(description["solver"])
-    sizes = description["normalize"]
-    normalize = None if sizes is None else Normalize(torch.zeros(sizes[0]), torch.ones(sizes[1]))
-    if issubclass(cls, LayeredNetwork):
-        stored = {name: tensors[f"parameterization.{name}"].clone() for name in ("W", "U", "bz", "Wo", "by", "lam")}
-        layered = cls(Weights(**stored, gamma=description["gamma"]), activation, normalize)
-        layered.solver = solver
-        return layered
-    options: dict[str, Any] = {name: description[name] for name in OPTIONS[cls]}
-    if issubclass(cls, ConvNetwork):
-        image, channels, outputs = description["sizes"]
-        units = channels * math.prod(size + 2 * description["padding"] for size in image[1:])
-        if isinstance(activation, Blocks | Multivariable) and units > _MOST_UNITS:
-            raise InvalidFile(f"{units} units are more than an activation of blocks can number.")
-        shape: tuple[Any, ...] = (tuple(image), channels, outputs)
-    else:
-        shape = tuple(description["sizes"])
-    made: Saved = cls(*shape, **options, activation=activation, solver=solver, normalize=normalize)
-    return made

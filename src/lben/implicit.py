@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lben.activations import Activation
-from lben.jacobians import Jacobian
-from lben.operators import Operator
+from lben.activations.base import Activation, Jacobian
+from lben.operators.base import Operator
 from lben.solvers.base import OnFailure, Problem, Solver
 from lben.solvers.loop import solve
 

@@ -58,6 +58,14 @@ class Normalize(nn.Module):
             setattr(made, name, getattr(self, name).expand(self.features).repeat_interleave(times))
         return made
 
+    def describe(self) -> list[int]:
+        """How many numbers it holds: they are tensors."""
+        return [self.mean.numel(), self.std.numel()]
+
+    def options(self) -> dict[str, Tensor]:
+        """What it is made of."""
+        return {"mean": self.mean, "std": self.std}
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         _check(state_dict.get(f"{prefix}mean", self.mean), state_dict.get(f"{prefix}std", self.std))
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -19,7 +19,7 @@ from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 import lben
-from lben.files import _digest
+from lben.disk import _digest
 from tests.adversary.guard import TooLong, hurry
 from tests.adversary.tally import Tally
 

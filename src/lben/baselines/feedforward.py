@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from lben import checks
-from lben.activations import Activation, ReLU, check_activation
+from lben.activations.base import Activation, check_activation
+from lben.activations.scalar import ReLU
 from lben.normalize import Normalize
-from lben.weights import Weights
+from lben.weights.dense import Weights
 
 
 class FeedForward(nn.Module):
@@ -32,6 +33,10 @@ class FeedForward(nn.Module):
         self.output = nn.Linear(hidden_features, out_features)
         self.activation = check_activation(activation, hidden_features)
         self.normalize = normalize
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What a kind of it adds."""
 
     def forward(self, x: Tensor) -> Tensor:
         checks.features("x", x, self.hidden.in_features, self.hidden.weight)

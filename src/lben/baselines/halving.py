@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lben.equilibrium import BaseNetwork
 from lben.errors import InvalidInput, NotConverged
+from lben.networks.base import BaseNetwork
 from lben.solvers.peaceman_rachford import PeacemanRachford
 
 _MOST = 500  # iterations after which a step is far too long; on wide networks they take minutes

@@ -9,12 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lben.activations import Activation, ReLU
 from lben.baselines.feedforward import FeedForward
 from lben.certify.certificate import Domain
-from lben.certify.lmi import product_bound
+from lben.certify.lipschitz import product_bound
 from lben.errors import InvalidInput
-from lben.normalize import Normalize
 
 
 class LMT(FeedForward):
@@ -26,18 +24,9 @@ class LMT(FeedForward):
     into: Tensor
     out: Tensor
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        out_features: int,
-        *,
-        activation: Activation = ReLU(),  # noqa: B008 (frozen)
-        normalize: Normalize | None = None,
-    ) -> None:
-        super().__init__(in_features, hidden_features, out_features, activation=activation, normalize=normalize)
-        self.register_buffer("into", F.normalize(torch.randn(in_features), dim=0))
-        self.register_buffer("out", F.normalize(torch.randn(hidden_features), dim=0))
+    def _prepare(self) -> None:
+        self.register_buffer("into", F.normalize(torch.randn(self.hidden.in_features), dim=0))
+        self.register_buffer("out", F.normalize(torch.randn(self.hidden.out_features), dim=0))
 
     def lipschitz(self) -> Tensor:
         """|Wo| |U| by one more step of power iteration for each: differentiable, and from below."""

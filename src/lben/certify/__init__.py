@@ -1,1 +1,1 @@
-"""Proofs about explicit weights, and the search for what would contradict them. The verbs are `lben`'s own names."""
+"""Proofs about explicit weights, and searches for what would contradict them; networks are known by weights alone."""

@@ -20,12 +20,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lben.certify.barrier import minimise_rho
-from lben.certify.certificate import NO_BOUND, Certificate, Domain, confirmed
-from lben.certify.convolution import Condition, ConvSubject, check_convolution
-from lben.errors import InvalidInput, NotWellPosed
-from lben.grid import Grid, complex_form
-from lben.spectrum import inner, lowest_eigenvalue, quadratic_factors
+from lben.certify.certificate import NO_BOUND
+from lben.certify.frequencies import Condition
+from lben.errors import NotWellPosed
+from lben.numerics.barrier import Point, Program, minimise_rho
+from lben.numerics.spectrum import inner, lowest_eigenvalue, quadratic_factors
+from lben.operators.grid import Grid, complex_form
+from lben.weights.convolutional import ConvWeights
 
 _GAP = 1e-2  # relative, in rho, at which the search ends
 _LOOSEST = 0.1  # of the first small program
@@ -140,20 +141,8 @@ class Channels:
 
 
 @dataclass(frozen=True, eq=False)
-class RestrictedPoint:
-    """A strictly feasible point and the Cholesky factor of its matrix."""
-
-    lam: Tensor
-    rho: float
-    factor: Tensor
-
-    def log_det(self) -> float:
-        return 2 * float(self.factor.diagonal().log().sum()) + float(self.lam.log().sum())
-
-
-@dataclass(frozen=True, eq=False)
-class Restricted:
-    """Minimise rho with [[sum lam_c Z_c - O, sum lam_c L_c], [., rho I]] positive definite: a `barrier.Program`.
+class Restricted(Program):
+    """Minimise rho with [[sum lam_c Z_c - O, sum lam_c L_c], [., rho I]] positive definite.
 
     Shapes: Z (C, m, m), L (C, m, k), O (m, m).
     """
@@ -179,11 +168,8 @@ class Restricted:
         top = torch.cat([torch.tensordot(lam, self.Z, 1) - self.O, side], dim=1)
         return torch.cat([top, torch.cat([side.T, rho * torch.eye(k, dtype=torch.float64)], dim=1)])
 
-    def feasible(self, lam: Tensor, rho: float) -> RestrictedPoint | None:
-        if not (rho > 0 and bool((lam > 0).all())):
-            return None
-        factor, info = torch.linalg.cholesky_ex(self.matrix(lam, rho))
-        return RestrictedPoint(lam, rho, factor) if int(info) == 0 else None
+    def log_det(self, point: Point) -> float:
+        return super().log_det(point) + float(point.lam.log().sum())
 
     def active(self, lam: Tensor, rho: float) -> Tensor:
         """The directions in which the matrix, scaled to a unit diagonal, is nearest to singular, as columns."""
@@ -193,7 +179,7 @@ class Restricted:
         kept: Tensor = scale[:, None] * vectors
         return kept
 
-    def derivatives(self, point: RestrictedPoint, t: float, pull: Tensor) -> tuple[Tensor, Tensor]:
+    def derivatives(self, point: Point, t: float, pull: Tensor) -> tuple[Tensor, Tensor]:
         f, m = self.free, self.Z.shape[1]
         G = torch.cholesky_inverse(point.factor)
         high, side, low = G[:m, :m], G[:m, m:], G[m:, m:]
@@ -211,47 +197,24 @@ class Restricted:
         return gradient, (hessian + hessian.T) / 2
 
 
-def tightest_convolution(
-    subject: ConvSubject, *, rigorous: bool, domain: Domain, multiples_of: Tensor | None = None
-) -> Certificate:
-    """The certificate of the smallest gamma, to half a per cent, over all metrics with one entry a channel.
-
-    multiples_of: one metric, shape (C,); only its multiples are searched then, in a tenth of the time.
-    """
-    subject = subject.with_metric()
-    scale = subject.scale_of(domain)
-    if subject.weights.metric == "pixel":
-        raise InvalidInput(
-            'tightest_bound has no method for metric="pixel": lben.certify(net, gamma) checks a gamma, '
-            'lben.product_bound(net) needs none, and metric="channel" or "identity" can be searched.'
-        )
-    entries, gamma, finished = _search(subject, multiples_of)
-    name = "small programs over metrics with one entry a channel"
-    padded = subject.weights.geometry.padding > 0
-    name += ", within half a per cent of the smallest" if finished else ", which may not be the smallest"
-    name += " for inputs around the image, too" if finished and padded else ""
-    return confirmed(
-        gamma, name, lambda g: check_convolution(subject, entries, g / scale, rigorous=rigorous, domain=domain)
-    )
-
-
-def _search(subject: ConvSubject, multiples_of: Tensor | None) -> tuple[Tensor, float, bool]:
+def smallest_gamma(w: ConvWeights, mix: Tensor, multiples_of: Tensor | None) -> tuple[Tensor, float, bool]:
     """The entries of the metric, gamma at the network's input, and whether it is known to be the smallest.
 
+    mix: which outputs are meant, as combinations of the network's own, shape (p', p).
+    multiples_of: one metric, shape (C,); only its multiples are searched then, in a tenth of the time.
     U and O are first brought to norm one: the bound scales with both.
     """
-    w = subject.weights
     own = w.metric_entries()
     T, U, grid = w.symbols()
     into = float(torch.linalg.matrix_norm(U, 2).max())
-    combined = subject.mix @ w.output
+    combined = mix @ w.output
     out = math.sqrt(max(float(torch.linalg.eigvalsh(combined @ combined.T)[-1]), 0.0))
     if into == 0 or out == 0:
-        return _independent(subject, into, out)
+        return _independent(w, mix, into, out)
     A = T / own[:, None] + w.rho * (U @ U.mH) * own
     columns = complex_form(grid.forward((w.output if w.rho else combined / out).T.contiguous()))
     rest = w.rho * columns / own[:, None] if w.rho else None
-    N = subject.mix.T @ subject.mix / out**2 if w.rho else torch.eye(len(combined), dtype=torch.float64)
+    N = mix.T @ mix / out**2 if w.rho else torch.eye(len(combined), dtype=torch.float64)
     problem = Channels(A, U / into, columns, rest, N, grid)
     best = _best_multiple(problem, own if multiples_of is None else multiples_of)
     lam, rho, finished = _minimise(problem, best) if multiples_of is None else (best.lam, best.rho, False)
@@ -329,10 +292,10 @@ def _channel_products(one: Tensor, other: Tensor) -> Tensor:
     return first @ second.mT
 
 
-def _independent(subject: ConvSubject, into: float, out: float) -> tuple[Tensor, float, bool]:
+def _independent(w: ConvWeights, mix: Tensor, into: float, out: float) -> tuple[Tensor, float, bool]:
     """U or O is zero: every gamma holds, in a metric so large, or small, that the one that is not does not matter."""
-    entries = subject.weights.metric_entries()
-    margin = Condition.of(subject, entries, None).margin()
+    entries = w.metric_entries()
+    margin = Condition.of(w, mix, entries, None).margin()
     if into == 0 and out == 0:
         return entries, NO_BOUND, True
     if into == 0:

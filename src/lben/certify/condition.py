@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from lben.certify.enclosed import EPS, Enclosed, balance, definite, solve, stacked
-from lben.weights import Weights
-
-if TYPE_CHECKING:
-    from lben.certify.certificate import Verdict
+from lben.errors import NotWellPosed
+from lben.numerics.enclosed import EPS, Enclosed, Verdict, balance, definite, solve, stacked
+from lben.weights.dense import Weights
 
 _SHARES = (1.0, 1 - 1e-12, 1 - 1e-9, 1 - 1e-6, 1 - 1e-3, 0.5)
 
@@ -166,3 +163,56 @@ def highest_monotonicity(family: list[Enclosed], witnesses: list[Tensor], groups
         return math.inf
     highest = float(torch.where(top > 0, top / least, top / most).max())
     return highest + 8 * EPS * abs(highest)
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """A network without its linear units: z = sigma(W z + U x + ..), y = Wo z + D x + ... `kept` are the others.
+
+    Only a search works on it: whatever it finds is proved by `Balanced`.
+    """
+
+    W: Tensor
+    U: Tensor
+    Wo: Tensor
+    D: Tensor | None
+    kept: Tensor
+
+    @staticmethod
+    def of(weights: Weights, linear: Tensor) -> Reduced:
+        """z_l = (I - W_ll)^-1 (W_lk z_k + U_l x), put into the equations of the other units and of the output."""
+        kept, gone = (~linear).nonzero()[:, 0], linear.nonzero()[:, 0]
+        W, U, Wo = weights.W, weights.U, weights.Wo
+        if len(gone) == 0:
+            return Reduced(W, U, Wo, None, kept)
+        system = torch.eye(len(gone), dtype=W.dtype) - W[gone][:, gone]
+        if not 16 * len(gone) * torch.finfo(W.dtype).eps * float(torch.linalg.cond(system)) < 0.1:
+            raise NotWellPosed("The linear units alone are unsolvable: to rounding, I - W is singular on them.", 0.0)
+        through = torch.linalg.solve(system, torch.cat([W[gone][:, kept], U[gone]], dim=1))
+        W_through, U_through = through[:, : len(kept)], through[:, len(kept) :]
+        back = W[kept][:, gone]
+        return Reduced(
+            W=W[kept][:, kept] + back @ W_through,
+            U=U[kept] + back @ U_through,
+            Wo=Wo[:, kept] + Wo[:, gone] @ W_through,
+            D=Wo[:, gone] @ U_through,
+            kept=kept,
+        )
+
+    def condition(self, lam: Tensor, gamma: float | None) -> Tensor:
+        """The matrix that must be positive definite, as `Weights.condition` has it where there is no D.
+
+        With D it is [[M - Lam U U' Lam/gamma, Wo' + Lam U D'/gamma], [., gamma I - D D'/gamma]], whose Schur
+        complement at D = 0 is that of Condition `lipschitz`; M = 2 Lam - Lam W - W' Lam.
+        """
+        half = torch.diag(lam) - lam[:, None] * self.W
+        M = half + half.T
+        if gamma is None:
+            return M
+        scaled = lam[:, None] * self.U
+        M = M - scaled @ scaled.T / gamma
+        if self.D is None:
+            return M - self.Wo.T @ self.Wo / gamma
+        side = self.Wo.T + scaled @ self.D.T / gamma
+        corner = gamma * torch.eye(len(self.D), dtype=M.dtype) - self.D @ self.D.T / gamma
+        return torch.cat([torch.cat([M, side], 1), torch.cat([side.T, corner], 1)])

@@ -10,18 +10,21 @@ import torch
 from torch import Tensor
 
 from lben import checks
-from lben.activations import Activation
-from lben.certify.angles import largest_eigenvalue, largest_kappa, phase
-from lben.certify.centres import Effort, scaled, search_metric
-from lben.certify.certificate import Certifiable, Judged, Subject, Verdict
+from lben.activations.base import Activation
+from lben.certify.certificate import Judged
 from lben.certify.condition import highest_monotonicity
-from lben.certify.enclosed import EPS, Enclosed, balance, definite, stacked
-from lben.certify.lmi import diagonal
-from lben.certify.numerics import at_least, at_most, undisturbed
-from lben.certify.riccati import between_solutions
+from lben.certify.dense import diagonal
+from lben.certify.kinds import subject_of
+from lben.certify.rigorous import decide_contraction
+from lben.certify.subject import Examined, Subject
 from lben.certify.wellposed import square
 from lben.errors import InvalidInput
-from lben.weights import Weights
+from lben.numerics.angles import largest_eigenvalue, largest_kappa, phase
+from lben.numerics.centres import Effort, scaled, search_metric
+from lben.numerics.enclosed import EPS, Enclosed, Verdict, balance, definite, stacked
+from lben.numerics.riccati import between_solutions
+from lben.numerics.rounding import at_least, at_most, undisturbed
+from lben.weights.dense import Weights
 
 _ANGLES = (0.0, 0.35 * math.pi, 0.7 * math.pi)  # at which the search for T begins
 _NORMS = (1e-3, 1e-2, 0.1, 0.3, 0.6, 0.9)  # of W in multipliers that need no search
@@ -85,9 +88,7 @@ class FrequencyTest:
 
 
 @undisturbed
-def contraction(
-    net: Certifiable | Weights, *, rigorous: bool = False, activation: Activation | None = None
-) -> Contraction:
+def contraction(net: Examined, *, rigorous: bool = False, activation: Activation | None = None) -> Contraction:
     """The best rate of contraction that is proved of a network's neural ODE, with the metric that proves it.
 
     For P > 0 and T > 0 diagonal, [[2 (1 - rate) P, -(P W + T)], [., 2 T]] >= 0 proves the rate. Such a P exists for T
@@ -99,7 +100,7 @@ def contraction(
     rigorous: check by ball arithmetic (extra `sdp`). activation: for bare weights: ReLU if not given.
     """
     checks.flag("rigorous", rigorous)
-    weights = single_units(net, activation).weights
+    weights = single_units(net, activation).matrices
     T, rate, best = best_multiplier(weights, first_multipliers(weights))
     if rate > 0:
         for gap, share in product(_GAPS, (1 - rate, rate)):
@@ -109,11 +110,11 @@ def contraction(
     return Contraction("fails", None, best, None, T, math.nan, "angles and the method of centres", False)
 
 
-def single_units(net: Certifiable | Weights, activation: Activation | None) -> Subject:
-    """What is examined, if its activation acts on single units: T is free in every entry only for those."""
-    subject = Subject.of(net, activation)
-    if subject.groups is not None:
-        sigma = activation if isinstance(net, Weights) else net.activation
+def single_units(net: Examined, activation: Activation | None) -> Subject:
+    """What is examined, if it is dense and its activation acts on single units: T is free in every entry only then."""
+    subject = subject_of(net, activation)
+    if subject.activation.groups(len(subject.matrices.W)) is not None:
+        sigma = subject.activation
         raise InvalidInput(f"This needs an activation of single units, and {sigma!r} acts on several at once.")
     return subject
 
@@ -189,8 +190,6 @@ def _prove(weights: Weights, T: Tensor, rate: float, given_up: float, best: floa
     X = stacked([[first + first, -(metric @ W + D)], [-(metric @ W + D).T, D + D]])
     margin = unit_margin(X.mid)
     if rigorous:
-        from lben.certify.rigorous import decide_contraction
-
         verdict = decide_contraction(weights, P, T, proved, X, torch.cat([k, k]))
         return Contraction(verdict, proved, best, P, T, margin, "ball arithmetic", True)
     return Contraction(definite(X), proved, best, P, T, margin, "Cholesky in double precision", False)
@@ -204,7 +203,7 @@ def scaled_metric(P: Tensor, T: Tensor, W: Tensor, k: Tensor) -> tuple[Enclosed,
 
 
 @undisturbed
-def frequency_test(net: Certifiable | Weights | Tensor, *, lam: Tensor | None = None) -> FrequencyTest:
+def frequency_test(net: Examined | Tensor, *, lam: Tensor | None = None) -> FrequencyTest:
     """The test of Theorem `iqc` at every frequency, for the ODE of a W or of a network.
 
     [G; I]* [[0, Lam], [Lam, -2 Lam]] [G; I] < 0 with G = W/(1 + i omega). Lemma `iqc` claims this for every Lam of
@@ -216,7 +215,7 @@ def frequency_test(net: Certifiable | Weights | Tensor, *, lam: Tensor | None = 
         W = square(net)
         metric = torch.ones(len(W), dtype=W.dtype)
     else:
-        weights = single_units(net, None).weights
+        weights = single_units(net, None).matrices
         W, metric = weights.W, weights.metric()
     if lam is not None:
         metric = diagonal(lam, len(W), torch.zeros(len(W), dtype=torch.bool))

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.activations import Activation
-from lben.certify.certificate import Certifiable
-from lben.certify.explicit import PRECISE, ExplicitNetwork
-from lben.certify.numerics import at_most, undisturbed
-from lben.convweights import ConvWeights
+from lben.activations.base import Activation
+from lben.certify.evaluation import PRECISE, Evaluator
+from lben.certify.subject import Examined
+from lben.numerics.rounding import at_most, undisturbed
 from lben.solvers.base import Solver, check_solver
-from lben.weights import Weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +44,7 @@ class Enclosure:
 
 @undisturbed
 def enclose(
-    net: Certifiable | Weights | ConvWeights,
+    net: Examined,
     x: Tensor,
     *,
     solver: Solver | None = None,
@@ -61,10 +59,10 @@ def enclose(
     solver: how equilibria are found; by default to a tolerance of 1e-12. A loose one costs precision, never truth.
     activation: for bare weights; ReLU if not given.
     """
-    explicit = ExplicitNetwork(net, activation)
+    evaluator = Evaluator.of(net, activation)
     method = PRECISE if solver is None else check_solver(solver)
-    rows, shape = explicit.inputs(x), (*explicit.flat(x).shape[:-1], explicit.weights.out_features)
-    found = explicit.evaluate(rows, method)
-    error = (explicit.reach(explicit.Wo) * found.hidden_error[:, None] + found.rounding) * (1 + 1e-12)
+    rows, shape = evaluator.inputs(x), (*evaluator.flat(x).shape[:-1], evaluator.weights.out_features)
+    found = evaluator.evaluate(rows, method)
+    error = (evaluator.reach(evaluator.output) * found.hidden_error[:, None] + found.rounding) * (1 + 1e-12)
     y = torch.where(found.converged[:, None] | torch.isfinite(error), found.y, torch.nan)
     return Enclosure(y.reshape(shape), torch.nan_to_num(error, nan=torch.inf, posinf=torch.inf).reshape(shape))

@@ -9,18 +9,19 @@ import torch
 from torch import Tensor
 
 from lben import checks
-from lben.activations import Activation
-from lben.certify.angles import largest_eigenvalue, phase
-from lben.certify.barrier import Quadratic, minimise_rho
-from lben.certify.centres import scaled
-from lben.certify.certificate import Certifiable, Domain, Judged, Verdict, place
+from lben.activations.base import Activation
+from lben.certify.certificate import Domain, Judged, place
 from lben.certify.condition import root_of
 from lben.certify.contraction import best_multiplier, first_multipliers, scaled_metric, single_units, unit_margin
-from lben.certify.enclosed import Enclosed, balance, definite, stacked
-from lben.certify.numerics import at_most, undisturbed
-from lben.certify.riccati import between_solutions
-from lben.certify.sdp import smallest_rho
-from lben.weights import Weights
+from lben.certify.rigorous import decide_gain
+from lben.certify.subject import Examined
+from lben.numerics.angles import largest_eigenvalue, phase
+from lben.numerics.barrier import Quadratic, minimise_rho, smallest_rho
+from lben.numerics.centres import scaled
+from lben.numerics.enclosed import Enclosed, Verdict, balance, definite, stacked
+from lben.numerics.riccati import between_solutions
+from lben.numerics.rounding import at_most, undisturbed
+from lben.weights.dense import Weights
 
 _FIRST = 6  # frequencies between zero and infinity at which the search for T begins
 _ROUNDS = 12
@@ -62,7 +63,7 @@ class IncrementalGain(Judged):
 
 @undisturbed
 def incremental_gain(
-    net: Certifiable | Weights,
+    net: Examined,
     *,
     rigorous: bool = False,
     domain: Domain = "input",
@@ -77,7 +78,7 @@ def incremental_gain(
     """
     checks.flag("rigorous", rigorous)
     subject = single_units(net, activation)
-    weights, scale = subject.weights, subject.scale_of(domain)
+    weights, scale = subject.matrices, subject.scale_of(domain)
     starts = first_multipliers(weights)
     T, rate, _ = best_multiplier(weights, starts)
     if rate > 0:
@@ -207,8 +208,6 @@ def _prove(
         return _nothing("undecided", domain, "the matrix of the inequality overflows")
     margin = unit_margin(X.mid)
     if rigorous:
-        from lben.certify.rigorous import decide_gain
-
         verdict = decide_gain(weights, P, T, in_domain, scale, X, exponents)
         return IncrementalGain(verdict, in_domain, P, T, margin, domain, "ball arithmetic", True)
     return IncrementalGain(definite(X), in_domain, P, T, margin, domain, "Cholesky in double precision", False)

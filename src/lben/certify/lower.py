@@ -9,26 +9,18 @@ import torch
 from torch import Tensor
 
 from lben import checks
-from lben.activations import Activation, PerUnit, Scalar
-from lben.certify.certificate import Certifiable, Domain, NoVerdict, place
-from lben.certify.explicit import ExplicitNetwork
-from lben.certify.numerics import at_least, norm_bound, undisturbed
-from lben.certify.pieces import steep_inputs
-from lben.convweights import ConvWeights
-from lben.equilibrium import BaseNetwork
+from lben.activations.base import Activation
+from lben.certify.certificate import Domain, NoVerdict, place
+from lben.certify.evaluation import Evaluator
+from lben.certify.subject import Examined
 from lben.errors import ConvergenceWarning
-from lben.networks import EquilibriumNetwork
-from lben.norms import row_norm
-from lben.parameterize import Explicit
+from lben.numerics.norms import row_norm
+from lben.numerics.rounding import at_least, norm_bound, undisturbed
 from lben.progress import track
 from lben.solvers.peaceman_rachford import PeacemanRachford
-from lben.weights import Weights
 
 _MOST_POINTS = 1000  # of the data, at which the Jacobian is looked at
 _MOST_UNITS = 4_000_000  # in all of those points together
-_STEEP_UNITS = 2560  # in all starts of the search over slopes together
-_STEEP_MOST = 640  # in one: beyond that a start takes minutes
-_DENSE_MOST = 500  # units of a convolution of which a matrix is quicker than many iterations
 _POWER_STEPS = 20
 _ALONG = (0.0, 0.25, 0.5, 0.75, 1.0)  # where on the segment between two inputs the Jacobian is looked at
 _HALF_WIDTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)  # of a pair around a point, in units of the spread of the inputs
@@ -63,7 +55,7 @@ class LowerBound(NoVerdict):
 
 @undisturbed
 def lipschitz_lower_bound(
-    net: Certifiable | Weights | ConvWeights,
+    net: Examined,
     x: Tensor | None = None,
     *,
     restarts: int = 32,
@@ -86,14 +78,14 @@ def lipschitz_lower_bound(
     checks.count("restarts", restarts)
     checks.count("steps", steps)
     seed = checks.seed(seed)
-    explicit = ExplicitNetwork(net, activation)
-    explicit.subject.scale_of(domain)
-    points = None if x is None else explicit.inputs(x)
-    normalize = explicit.network.normalize
+    evaluator = Evaluator.of(net, activation)
+    evaluator.subject.scale_of(domain)
+    points = None if x is None else evaluator.inputs(x)
+    normalize = evaluator.subject.normalize
     if normalize is not None and domain == "input":
         points = None if points is None else normalize(points)
-        explicit.network.normalize = None
-    search = _Search(explicit, points, torch.Generator().manual_seed(seed))
+        evaluator = Evaluator(replace(evaluator.subject, normalize=None))
+    search = _Search(evaluator, points, torch.Generator().manual_seed(seed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # what the search finds is solved again before it counts
         return search.run(restarts, steps, progress, domain)
@@ -102,28 +94,25 @@ def lipschitz_lower_bound(
 class _Search:
     """One search: the network, points to start from, and the spread of their coordinates as the unit of length."""
 
-    def __init__(self, explicit: ExplicitNetwork, points: Tensor | None, generator: torch.Generator) -> None:
-        self.explicit, self.generator = explicit, generator
+    def __init__(self, evaluator: Evaluator, points: Tensor | None, generator: torch.Generator) -> None:
+        self.evaluator, self.generator = evaluator, generator
         self.spread = 1.0
         if points is not None and len(points) > 1:
             spread = float(points.std(dim=0).square().mean().sqrt())
             self.spread = spread if spread > 0 else 1.0
-        most = max(32, min(_MOST_POINTS, _MOST_UNITS // explicit.weights.hidden_features))
+        most = max(32, min(_MOST_POINTS, _MOST_UNITS // evaluator.weights.hidden_features))
         self.points = self._random(min(64, most)) if points is None or len(points) == 0 else self._sample(points, most)
         self.network = self._quick()
 
-    def _quick(self) -> BaseNetwork:
-        """The network to search on: of a small convolution without a resolvent its matrices, which have one."""
-        w, own = self.explicit.weights, self.explicit.network
-        solver = PeacemanRachford(tolerance=1e-6, on_failure="warn")
-        small = w.hidden_features <= _DENSE_MOST and not self.explicit.operator.has_resolvent
-        if isinstance(w, ConvWeights) and small:
-            return EquilibriumNetwork(Explicit(w.dense()), own.activation, solver, own.normalize).eval()
-        own.solver = self.explicit.suitable(solver)
-        return own
+    def _quick(self) -> Evaluator:
+        """The network to search on, roughly."""
+        quick = Evaluator(self.evaluator.subject.searched())
+        quick.solver = quick.suitable(PeacemanRachford(tolerance=1e-6, on_failure="warn"))
+        return quick
 
     def run(self, restarts: int, steps: int, progress: bool | None, domain: Domain) -> LowerBound:
-        starts = torch.cat([self._steep(restarts), self.points, self._random(restarts)])
+        steep = self.evaluator.subject.steep_inputs(restarts, self.generator)
+        starts = torch.cat([steep, self.points, self._random(restarts)])
         slopes, directions = self._slopes(starts)
         steepest = slopes.topk(min(restarts, len(slopes))).indices
         width = 0.5 * self.spread * directions[steepest]
@@ -142,28 +131,10 @@ class _Search:
         around = [torch.stack([centres[best] + w, centres[best] - w]) for w in widths]
         value, inputs = self._judge(torch.cat([pairs, *around], dim=1))
         trace = torch.cat([trace, torch.maximum(trace[-1:], middle_slopes.max()[None])])
-        return LowerBound(value, inputs, trace, domain, self.explicit.proved)
-
-    def _steep(self, restarts: int) -> Tensor:
-        """Inputs of steep linear pieces, in the coordinates of the search: the wider the network, the fewer.
-
-        None for a convolution, whose W is no matrix and whose U has far too small a rank, and none where units act in
-        blocks, since the search changes the slopes of single units.
-        """
-        w, normalize = self.explicit.weights, self.explicit.network.normalize
-        if not isinstance(w, Weights) or not isinstance(self.explicit.network.activation, Scalar | PerUnit):
-            return self._random(0)
-        if normalize is not None:
-            scaled = w.U / normalize.std
-            w = replace(w, U=scaled, bz=w.bz - (scaled * normalize.mean).sum(dim=1))
-        if w.hidden_features > _STEEP_MOST:
-            return torch.zeros(0, w.in_features, dtype=torch.float64)
-        count = min(restarts, _STEEP_UNITS // w.hidden_features)
-        found = steep_inputs(w, self.explicit.network.activation, count, self.generator)
-        return found[found.isfinite().all(dim=1)]
+        return LowerBound(value, inputs, trace, domain, self.evaluator.proved)
 
     def _random(self, count: int) -> Tensor:
-        shape = (count, self.explicit.weights.in_features)
+        shape = (count, self.evaluator.weights.in_features)
         return self.spread * torch.randn(shape, generator=self.generator, dtype=torch.float64)
 
     def _sample(self, points: Tensor, count: int) -> Tensor:
@@ -212,13 +183,12 @@ class _Search:
     def _judge(self, pairs: Tensor) -> tuple[float, Tensor]:
         """The pair whose slope is the largest after both outputs are solved again and their errors subtracted."""
         count = pairs.shape[1]
-        result = self.explicit.evaluate(pairs.reshape(2 * count, -1))
+        result = self.evaluator.evaluate(pairs.reshape(2 * count, -1))
         y1, y2 = result.y.reshape(2, count, -1)
-        reach = (
-            float(torch.linalg.matrix_norm(self.explicit.Wo / self.explicit.metric.sqrt(), 2)) * (1 + 1e-9) + _NEAREST
-        )
+        scaled = self.evaluator.output / self.evaluator.subject.diagonal.sqrt()
+        reach = float(torch.linalg.matrix_norm(scaled, 2)) * (1 + 1e-9) + _NEAREST
         error = norm_bound(result.rounding)
-        if self.explicit.proved:
+        if self.evaluator.proved:
             error = error + reach * result.hidden_error
         between = row_norm(y1 - y2) * (1 - 4 * (y1.shape[-1] + 8) * torch.finfo(y1.dtype).eps)
         moved = (between - error.reshape(2, count).sum(dim=0) * (1 + 1e-12)).clamp(min=0)

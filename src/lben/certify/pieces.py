@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lben.activations import Activation
-from lben.weights import Weights
+from lben.activations.base import Activation
+from lben.weights.dense import Weights
 
 _GRID = torch.arange(-8.0, 8.5, 0.5, dtype=torch.float64)
 

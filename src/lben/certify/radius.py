@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from lben import checks
-from lben.activations import Activation
-from lben.certify.certificate import Certifiable, Certificate, Domain, NoVerdict, Subject, check
-from lben.certify.channelwise import tightest_convolution
-from lben.certify.convolution import ConvSubject, certify_convolution, channel_entries, convolution_product_bound
-from lben.certify.explicit import PRECISE, ExplicitNetwork
-from lben.certify.numerics import undisturbed
-from lben.certify.sdp import tightest
-from lben.convweights import ConvWeights
+from lben.activations.base import Activation
+from lben.certify.certificate import Domain, NoVerdict
+from lben.certify.evaluation import PRECISE, Evaluator
+from lben.certify.subject import Examined, Subject
 from lben.errors import InvalidInput
+from lben.numerics.rounding import undisturbed
 from lben.progress import track
 from lben.solvers.base import Solver, check_solver
-from lben.weights import Weights, same
+from lben.weights.record import Record, same
 
 _SMALLEST = 1e-290  # below it underflow takes digits from a radius
 _SQRT2 = math.nextafter(math.sqrt(2), 2)
@@ -55,7 +52,7 @@ class CertifiedAccuracy(NoVerdict):
 
 @undisturbed
 def certified_radius(
-    net: Certifiable | Weights | ConvWeights,
+    net: Examined,
     x: Tensor,
     y: Tensor | None = None,
     *,
@@ -76,24 +73,24 @@ def certified_radius(
     progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
     """
     checks.flag("pairwise", pairwise)
-    explicit = ExplicitNetwork(net, activation)
-    explicit.require_proof()
-    subject = explicit.subject
-    classes = explicit.weights.out_features
+    evaluator = Evaluator.of(net, activation)
+    evaluator.require_proof()
+    subject = evaluator.subject
+    classes = evaluator.weights.out_features
     if classes < 2:
         raise InvalidInput("A radius needs at least two outputs to choose between, but the network has one.")
-    rows, scale = explicit.inputs(x), subject.scale_of(domain)
+    rows, scale = evaluator.inputs(x), subject.scale_of(domain)
     method = PRECISE if solver is None else check_solver(solver)
-    batch = explicit.flat(x).shape[:-1]
+    batch = evaluator.flat(x).shape[:-1]
     labels = None if y is None else check_labels(y, tuple(batch), classes)
     bounds = _kept_bounds(net, subject, progress) if pairwise else _joint_bounds(subject)
 
-    result = explicit.evaluate(rows, method)
+    result = evaluator.evaluate(rows, method)
     predicted = result.y.argmax(dim=-1)
     at = torch.arange(len(rows))
     gap = result.y[at, predicted][:, None] - result.y
-    Wo = explicit.Wo
-    reach = explicit.reach(Wo[:, None] - Wo)[predicted]
+    Wo = evaluator.output
+    reach = evaluator.reach(Wo[:, None] - Wo)[predicted]
     error = reach * result.hidden_error[:, None] + result.rounding + result.rounding[at, predicted][:, None]
     radius = (gap - error * (1 + 1e-12)) / bounds[predicted]
     radius[at, predicted] = math.inf
@@ -105,7 +102,7 @@ def certified_radius(
 
 
 def certified_accuracy(
-    net: Certifiable | Weights | ConvWeights,
+    net: Examined,
     x: Tensor,
     y: Tensor,
     radii: Sequence[float] | Tensor,
@@ -160,82 +157,34 @@ def check_sizes(name: str, sizes: Sequence[float] | Tensor) -> Tensor:
     return values
 
 
-def _joint_bounds(subject: Subject | ConvSubject) -> Tensor:
+def _joint_bounds(subject: Subject) -> Tensor:
     """sqrt(2) times a bound of the whole network, for every pair: gamma where it holds, else the tightest."""
-    weights = subject.weights
-    gamma = weights.gamma
-    if gamma is None or weights.lam is None or not _holds(subject, gamma):
-        gamma = _tightest(subject)
-    return torch.full((weights.out_features,) * 2, math.nextafter(_SQRT2 * gamma, math.inf), dtype=torch.float64)
+    gamma, own = subject.weights.gamma, subject.has_metric
+    if gamma is None or not own or not subject.check(gamma, None, rigorous=False, domain="input"):
+        gamma = subject.bound().gamma
+    return torch.full(
+        (subject.weights.out_features,) * 2, math.nextafter(_SQRT2 * gamma, math.inf), dtype=torch.float64
+    )
 
 
-def _holds(subject: Subject | ConvSubject, gamma: float) -> bool:
-    """Whether gamma is proved in the metric that the weights carry."""
-    if isinstance(subject, ConvSubject):
-        return certify_convolution(subject, gamma, None, rigorous=False, domain="input").holds
-    return check(subject, subject.weights.metric(), gamma, rigorous=False, domain="input").holds
-
-
-def _tightest(subject: Subject | ConvSubject) -> float:
-    """The tightest bound that the class of metrics allows; for metric "pixel" gamma or the product bound."""
-    if isinstance(subject, Subject):
-        return _known(tightest(subject))
-    if subject.weights.metric == "pixel":
-        gamma, whole = subject.weights.gamma, len(subject.mix) == subject.weights.out_features
-        product = convolution_product_bound(subject)
-        return product if gamma is None or not whole or not _holds(subject, gamma) else min(gamma, product)
-    return _known(tightest_convolution(subject, rigorous=False, domain="input"))
-
-
-def _known(certificate: Certificate) -> float:
-    assert certificate.gamma is not None
-    return certificate.gamma
-
-
-def _outputs(subject: Subject | ConvSubject, i: int, j: int) -> Subject | ConvSubject:
-    """The subject whose one output is y_i - y_j."""
-    if isinstance(subject, ConvSubject):
-        return replace(subject, mix=subject.mix[i : i + 1] - subject.mix[j : j + 1])
-    weights = subject.weights
-    row, lost = _difference(weights.Wo[i : i + 1], weights.Wo[j : j + 1])
-    return replace(subject, weights=replace(weights, Wo=row, by=weights.by[:1], gamma=None), loose=lost)
-
-
-def _difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a - b, and by how much rounding has changed each entry, which is a double itself."""
-    d = a - b
-    back = d - a
-    return d, ((a - (d - back)) - (b + back)).abs()
-
-
-def _kept_bounds(
-    net: Certifiable | Weights | ConvWeights, subject: Subject | ConvSubject, progress: bool | None
-) -> Tensor:
-    """The pairwise bounds of a network, from where they are kept if no weight has changed."""
-    if isinstance(net, Weights | ConvWeights):
+def _kept_bounds(net: Examined, subject: Subject, progress: bool | None) -> Tensor:
+    """The pairwise bounds of a network, from where they are kept if nothing that decides them has changed."""
+    if isinstance(net, Record):
         return _pairwise_bounds(subject, progress)
-    kept: tuple[Subject | ConvSubject, Tensor] | None = getattr(net, "kept_bounds", None)
-    if kept is None or not same(kept[0], subject):
-        kept = subject, _pairwise_bounds(subject, progress)
+    decisive = (subject.weights, subject.activation)
+    kept: tuple[tuple[Record, Activation], Tensor] | None = getattr(net, "kept_bounds", None)
+    if kept is None or not same(kept[0], decisive):
+        kept = decisive, _pairwise_bounds(subject, progress)
         setattr(net, "kept_bounds", kept)  # noqa: B010 (a note on the network, which need not know of it)
     return kept[1]
 
 
-def _pairwise_bounds(subject: Subject | ConvSubject, progress: bool | None) -> Tensor:
-    """A bound of y_i - y_j for every pair: the tightest; for a convolution that of the joint metric's multiples."""
-    if isinstance(subject, ConvSubject) and subject.weights.metric != "pixel":
-        certificate = tightest_convolution(subject, rigorous=False, domain="input")
-        joint, entries = _known(certificate), channel_entries(subject.weights, certificate.lam)
-    else:
-        joint, entries = _tightest(subject), None
-    classes = subject.weights.out_features
+def _pairwise_bounds(subject: Subject, progress: bool | None) -> Tensor:
+    """A bound of y_i - y_j for every pair."""
+    joint, classes = subject.bound(), subject.weights.out_features
+    most = math.nextafter(_SQRT2 * joint.gamma, math.inf)
     bounds = torch.zeros(classes, classes, dtype=torch.float64)
     pairs = list(combinations(range(classes), 2))
     for i, j in track(pairs, "Bounds of pairs of outputs", len(pairs), show=progress):
-        difference = _outputs(subject, i, j)
-        if entries is None or isinstance(difference, Subject):
-            gamma = _tightest(difference)
-        else:
-            gamma = _known(tightest_convolution(difference, rigorous=False, domain="input", multiples_of=entries))
-        bounds[i, j] = bounds[j, i] = min(gamma, math.nextafter(_SQRT2 * joint, math.inf))
+        bounds[i, j] = bounds[j, i] = min(subject.difference(i, j).bound(joint).gamma, most)
     return bounds

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from lben.certify.condition import Balanced
 from lben.extras import need
-
-if TYPE_CHECKING:
-    from lben.certify.certificate import Verdict
-    from lben.certify.condition import Balanced
-    from lben.certify.enclosed import Enclosed
-    from lben.weights import Weights
+from lben.numerics.enclosed import Enclosed, Verdict
+from lben.weights.dense import Weights
 
 _BITS = 192  # sums of products of doubles are nearly exact, and their error far below any margin a double can show
 

@@ -9,20 +9,14 @@ was subtracted is proved.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from lben.grid import real_form
+from lben.certify.frequencies import FAINT, TINY, UNIT, Condition
+from lben.numerics.enclosed import Verdict
+from lben.operators.grid import real_form
 
-if TYPE_CHECKING:
-    from lben.certify.certificate import Verdict
-    from lben.certify.convolution import Condition
-
-_UNIT = torch.finfo(torch.float64).eps
-_TINY = torch.finfo(torch.float64).tiny
-_FAINT = 1e-140  # far above all that underflow can take from numbers near one
 _LOW = 1e-6  # of the largest eigenvalue of all blocks; what lies below is lifted
 _MOST_LIFTED = 64
 _MOST_TRIED = 8  # eigenvectors of D that are tried against it
@@ -46,10 +40,10 @@ def exceeds(condition: Condition, least: Tensor | float) -> bool:
         return False  # a zero on the diagonal: at best D is singular
     condition, S = condition.scaled()
     lost, (D, columns, J, _) = condition.error(), _real(condition)
-    taken = (S * (least * (1 + 4 * _UNIT) + _TINY) * S).repeat(2)
+    taken = (S * (least * (1 + 4 * UNIT) + TINY) * S).repeat(2)
     if not (math.isfinite(lost) and _finite(D, columns, taken)):
         return False
-    D = D - torch.diag(taken + lost + 8 * _UNIT * (float(D.abs().max()) + taken))
+    D = D - torch.diag(taken + lost + 8 * UNIT * (float(D.abs().max()) + taken))
     P, R = columns[:, :, J > 0], columns[:, :, J < 0]
     if R.shape[-1] == 0 and _floor(D) > 0:
         return True
@@ -70,7 +64,7 @@ def refuted(condition: Condition) -> bool:
         return False
     values, vectors = torch.linalg.eigh(D)
     gap = values - condition.margin()
-    smallest = _UNIT * float(values.abs().max()) + _FAINT
+    smallest = UNIT * float(values.abs().max()) + FAINT
     gap = torch.where(gap.abs() < smallest, smallest, gap)
     low = torch.zeros(*values.shape, min(_MOST_TRIED, values.numel()), dtype=D.dtype)
     for column, place in enumerate(values.flatten().argsort()[: low.shape[-1]].tolist()):
@@ -87,8 +81,8 @@ def refuted(condition: Condition) -> bool:
     v[own, D.shape[-1] // 2 :] = 0.0  # there is no such part
     quotient = float(_product(v, D @ v)) + float((J[:, None] * _product(columns, v).square()).sum())
     sizes = float(torch.linalg.matrix_norm(D).max()) + float(torch.linalg.vector_norm(columns)) ** 2
-    error = lost + 2 * (v.numel() + D.shape[-1] + len(J) + 8) * _UNIT * sizes
-    return bool(quotient + 1.01 * error * float(_product(v, v)) + _FAINT < 0)
+    error = lost + 2 * (v.numel() + D.shape[-1] + len(J) + 8) * UNIT * sizes
+    return bool(quotient + 1.01 * error * float(_product(v, v)) + FAINT < 0)
 
 
 def norm_above(matrices: Tensor, off: float) -> float:
@@ -99,8 +93,8 @@ def norm_above(matrices: Tensor, off: float) -> float:
     unit = 2.0 ** max(-1000, min(1000, math.frexp(largest)[1]))
     B = matrices / unit
     gram, count = B @ B.mT, B.shape[-1] + 16
-    whole = float(torch.linalg.matrix_norm(B).max()) ** 2 * (1 + 4 * B[0].numel() * _UNIT) + _FAINT
-    spare = 4 * count * _UNIT * whole
+    whole = float(torch.linalg.matrix_norm(B).max()) ** 2 * (1 + 4 * B[0].numel() * UNIT) + FAINT
+    spare = 4 * count * UNIT * whole
     top = float(torch.linalg.eigvalsh(gram)[:, -1].max())
     square = whole
     for share in (1e-12, 1e-9, 1e-6):
@@ -108,7 +102,7 @@ def norm_above(matrices: Tensor, off: float) -> float:
         if _floor(bound * torch.eye(gram.shape[-1], dtype=B.dtype) - gram) > 0:
             square = min(bound + spare, whole)
             break
-    return (math.sqrt(square) * unit + off) * (1 + 8 * _UNIT)
+    return (math.sqrt(square) * unit + off) * (1 + 8 * UNIT)
 
 
 def _finite(*tensors: Tensor) -> bool:
@@ -153,7 +147,7 @@ def _lift(D: Tensor) -> tuple[Tensor, Tensor]:
     for column, (block, place) in enumerate(low.tolist()):
         added[block, :, column] = math.sqrt(max(top - float(values[block, place]), 0.0)) * vectors[block, :, place]
     sums = added @ added.mT
-    spare = 4 * (len(low) + 2) * _UNIT * float(torch.linalg.matrix_norm(D.abs() + added.abs() @ added.abs().mT).max())
+    spare = 4 * (len(low) + 2) * UNIT * float(torch.linalg.matrix_norm(D.abs() + added.abs() @ added.abs().mT).max())
     return D + sums - spare * torch.eye(D.shape[-1], dtype=D.dtype), added
 
 
@@ -161,7 +155,7 @@ def _floor(D: Tensor) -> float:
     """A proved lower bound of the smallest eigenvalue of all blocks; 0 if none above 0 is proved."""
     size = D.shape[-1]
     trace = float(D.diagonal(dim1=1, dim2=2).abs().sum(dim=1).max())
-    needed = 2 * (size + 2) * _UNIT * trace + _FAINT
+    needed = 2 * (size + 2) * UNIT * trace + FAINT
     guess = float(torch.linalg.eigvalsh(D)[:, 0].min())
     for share in (0.5, 1e-2, 0.0):
         shift = share * guess + needed
@@ -183,10 +177,10 @@ def _schur_holds(D: Tensor, P: Tensor, R: Tensor, floor: float) -> bool:
     norm = [float(torch.linalg.vector_norm(part)) for part in (Y, P, R, rest)]
     count = Y[..., 0].numel() + P.shape[-1] + 8
     sizes = float(torch.linalg.matrix_norm(D).max()) * norm[0] + norm[1] ** 2 * norm[0] + norm[2]
-    rest_norm = norm[3] + 2 * count * _UNIT * sizes
+    rest_norm = norm[3] + 2 * count * UNIT * sizes
     product = _product(R, Y)
-    wrong = norm[0] * rest_norm + 2 * count * _UNIT * norm[2] * norm[0]
-    if not floor > _FAINT:
+    wrong = norm[0] * rest_norm + 2 * count * UNIT * norm[2] * norm[0]
+    if not floor > FAINT:
         return False
     wrong += rest_norm**2 / floor
     matrix = torch.eye(R.shape[-1], dtype=D.dtype) - (product + product.T) / 2

@@ -9,19 +9,14 @@ import torch
 from torch import Tensor
 
 from lben import checks
-from lben.activations import Activation, ReLU, check_activation
-from lben.certify.centres import Effort, search_metric
-from lben.certify.certificate import Certifiable, Subject, check_size
 from lben.certify.condition import highest_monotonicity, monotone, sure_monotonicity
-from lben.certify.convolution import refuse_convolution
-from lben.certify.enclosed import EPS, TINY, Enclosed
-from lben.certify.numerics import undisturbed
-from lben.convweights import ConvWeights
 from lben.errors import InvalidInput
-from lben.weights import Weights
+from lben.numerics.centres import Effort, search_metric
+from lben.numerics.enclosed import EPS, TINY, Enclosed
 
 _EFFORT = Effort(share=0.5, gap=0.0, stages=200)  # half of the best possible m is good enough to stop at
 _LARGEST = 1e100
+MOST_UNITS = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,23 +68,6 @@ class WellPosedness:
             "spectral radius of |W| below 1": self.perron_frobenius,
         }
         return f"{first} Older tests: {', '.join(f'{name}: {_yes(value)}' for name, value in older.items())}."
-
-
-@undisturbed
-def well_posed(
-    net: Certifiable | Weights | ConvWeights | Tensor, *, activation: Activation | None = None
-) -> WellPosedness:
-    """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, weights or a network.
-
-    `activation` is for W and bare weights; it matters only where units act in blocks, on which a metric is constant.
-    """
-    refuse_convolution(net, "well_posed")
-    if isinstance(net, Tensor):
-        W = square(net)
-        sigma = ReLU() if activation is None else check_activation(activation, len(W))
-        return best_metric(W, sigma.groups(len(W)))
-    subject = Subject.of(net, activation)
-    return best_metric(subject.weights.W, subject.groups)
 
 
 def best_metric(W: Tensor, groups: Tensor | None) -> WellPosedness:
@@ -171,6 +149,16 @@ def square(W: Tensor) -> Tensor:
         raise InvalidInput(f"W must be a square matrix, but its shape is {tuple(W.shape)}.")
     check_size(len(W))
     return checks.finite("W", W.detach()).to("cpu", torch.float64, copy=True)
+
+
+def check_size(units: int) -> None:
+    """Pass a number of units whose matrices fit into memory."""
+    if units > MOST_UNITS:
+        raise InvalidInput(
+            f"{units:,} units are too many: a dense certificate works on some twenty matrices of {units:,} x "
+            f"{units:,}, {8e-9 * units**2:.1f} GB each, and is for at most {MOST_UNITS:,} units. Certify parts of the "
+            "network and multiply their bounds, or use a convolutional network, which is certified by frequencies."
+        )
 
 
 def _yes(value: bool) -> str:

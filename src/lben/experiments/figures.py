@@ -10,10 +10,10 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from lben.disk import make_folder, write_bytes
 from lben.experiments.regions import Regions
 from lben.experiments.study import Result
 from lben.extras import need
-from lben.writing import make_folder, write_bytes
 
 _STYLE = {
     "font.size": 10,

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 
 from lben.attacks import PAPER_IMAGES, attack
 from lben.baselines import FeedForward, halving_search
-from lben.certify.lmi import certify
+from lben.certify.lipschitz import certify, tightest_bound
 from lben.certify.lower import lipschitz_lower_bound
 from lben.certify.radius import certified_accuracy
-from lben.certify.sdp import tightest_bound
 from lben.data import ImageData, pixels
-from lben.equilibrium import BaseNetwork
 from lben.errors import InvalidInput, NotConverged, NotWellPosed
+from lben.networks.base import BaseNetwork
 from lben.progress import Show
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.train import TrainConfig, error_rate, fit

@@ -12,12 +12,12 @@ import torch
 
 from lben.baselines import LMT, FeedForward, LipschitzMargin, pool, train_lipnn
 from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, mnist
-from lben.equilibrium import BaseNetwork
 from lben.errors import InvalidInput
 from lben.experiments.measure import TRAINING_TOLERANCE
 from lben.experiments.regions import reproduce_regions
-from lben.experiments.study import Published, Result, Row, run, seeded, start_from
-from lben.networks import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
+from lben.experiments.study import Plan, Published, Result, Row, start_from
+from lben.networks.base import BaseNetwork
+from lben.networks.dense import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
 from lben.normalize import Normalize
 from lben.progress import Show
 from lben.solvers.peaceman_rachford import PeacemanRachford
@@ -161,29 +161,13 @@ def _certified() -> Iterator[Row]:
     yield Equilibrium(name="for 1.58 pixels", config=far, gamma=0.55, hidden=750)
 
 
-def reproduce(
-    folder: str | Path,
-    recipe: Recipe = "paper",
-    *,
-    root: str | Path | None = None,
-    short: bool = False,
-    seed: int = 0,
-    jobs: int = 1,
-    cluster: str | None = None,
-    progress: Show = None,
-) -> list[Result]:
-    """Run all rows of a recipe, and the grid of Figure `two_by_two`, into a folder; what is done is not done again.
-
-    root: the folder with MNIST. short: few epochs on the embedded part of it, in minutes.
-    """
-    chosen = seeded(rows(recipe), seed)
-    if short:
-        chosen = quick(chosen)
-    command = f"lben reproduce mnist --recipe {recipe} --seed {seed}" + " --quick" * short
-    title = f"MNIST, recipe {recipe}" + ", quick" * short
-    data = embedded_mnist() if short else mnist(root)
-    results = run(chosen, data, folder, title=title, command=command, jobs=jobs, cluster=cluster, progress=progress)
-    reproduce_regions(folder, progress=progress)
+def reproduce(plan: Plan, recipe: Recipe = "paper") -> list[Result]:
+    """Run all rows of a recipe, and the grid of Figure `two_by_two`; a short plan: few epochs on the embedded part."""
+    chosen = quick(rows(recipe)) if plan.short else rows(recipe)
+    data = embedded_mnist() if plan.short else mnist(plan.root)
+    title = f"MNIST, recipe {recipe}" + ", quick" * plan.short
+    results = plan.run(chosen, data, title, f"lben reproduce mnist --recipe {recipe}")
+    reproduce_regions(plan.folder, progress=plan.progress)
     return results
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from lben import checks
-from lben.certify.wellposed import well_posed
+from lben.certify.lipschitz import well_posed
+from lben.disk import make_folder, write_bytes
 from lben.errors import InvalidInput
 from lben.experiments.reading import read_record, record
 from lben.progress import Show, track
-from lben.writing import make_folder, write_bytes
 
 
 @dataclass(frozen=True, eq=False)

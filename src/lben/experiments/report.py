@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lben.attacks import PAPER_IMAGES
+from lben.disk import make_folder, write_bytes
 from lben.experiments import figures
 from lben.experiments.regions import read_regions
 from lben.experiments.study import Result, Run, read_run
-from lben.writing import make_folder, write_bytes
 
 NONE = "–"
 _STYLE = """

@@ -22,16 +22,16 @@ from torch import nn
 
 from lben.baselines import FeedForward
 from lben.data import ImageData
-from lben.equilibrium import BaseNetwork
+from lben.disk import make_folder, write_bytes
 from lben.errors import InvalidFile, InvalidInput
 from lben.experiments.measure import EVALUATION_TOLERANCE, RADII, Measured, measure, relative_seconds
 from lben.experiments.reading import is_number, read_record, record
 from lben.extras import need
 from lben.files import save
+from lben.networks.base import BaseNetwork
 from lben.progress import Show, bar
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.train import Epoch, TrainConfig, fit
-from lben.writing import make_folder, write_bytes
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,36 @@ class Run:
         for name in self.rows:
             if name != slug(name) or Path(name).name != name or len(name) > 100:
                 raise InvalidInput(f"{name[:60]!r} is not the folder of a row")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a study is run: into which folder, by how many `jobs` side by side or on which `cluster`, as in `run`.
+
+    root: the folder with its data set. short: little of it, in minutes, to see that all works.
+    """
+
+    folder: str | Path
+    root: str | Path | None = None
+    short: bool = False
+    seed: int = 0
+    jobs: int = 1
+    cluster: str | None = None
+    progress: Show = None
+
+    def run(self, rows: Sequence[Row], data: ImageData, title: str, command: str) -> list[Result]:
+        """Run rows; what is done is not done again."""
+        command += f" --seed {self.seed}" + " --quick" * self.short
+        return run(
+            seeded(rows, self.seed),
+            data,
+            self.folder,
+            title=title,
+            command=command,
+            jobs=self.jobs,
+            cluster=self.cluster,
+            progress=self.progress,
+        )
 
 
 def run_row(row: Row, data: ImageData, folder: str | Path, *, progress: Show = None) -> Result:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from lben.baselines import FeedForward
-from lben.convolutional import ConvLBEN, ConvMON
 from lben.data import MNIST_MEAN, MNIST_STD, SVHN_MEAN, SVHN_STD, ImageData, embedded_mnist, svhn
-from lben.equilibrium import BaseNetwork
 from lben.experiments.measure import TRAINING_TOLERANCE, relative_seconds
-from lben.experiments.study import Published, Result, Row, run, seeded, start_from
+from lben.experiments.study import Plan, Published, Result, Row, start_from
+from lben.networks.base import BaseNetwork
+from lben.networks.convolutional import ConvLBEN, ConvMON
 from lben.normalize import Normalize
 from lben.progress import Show
 from lben.solvers.peaceman_rachford import PeacemanRachford
@@ -23,6 +23,7 @@ from lben.train import Epoch, TrainConfig
 RADII = (36 / 255, 72 / 255, 108 / 255, 1.0)
 """In pixels, at which others report certified accuracy on colour images."""
 EPSILON, POOL = 5.0, 4
+_COMMAND = "lben reproduce svhn"
 WATCHED = 2000
 """Test images looked at after each epoch; all of them are in the end."""
 
@@ -94,30 +95,13 @@ def _table() -> Iterator[Convolutional]:
     yield Convolutional(name="LBEN γ=1", config=PAPER, gamma=1.0)
 
 
-def reproduce(
-    folder: str | Path,
-    *,
-    root: str | Path | None = None,
-    part: bool = False,
-    short: bool = False,
-    seed: int = 0,
-    jobs: int = 1,
-    cluster: str | None = None,
-    progress: Show = None,
-) -> list[Result]:
-    """Run all rows into a folder; what is done is not done again.
-
-    root: the folder with SVHN. part: train on a fixed third of it. short: few channels and epochs on the embedded part
-    of MNIST instead, in minutes, to see that all works.
-    """
-    chosen: Sequence[Row] = seeded(quick(rows()) if short else rows(), seed)
-    command = f"lben reproduce svhn --seed {seed}" + " --third" * part + " --quick" * short
+def reproduce(plan: Plan, *, part: bool = False) -> list[Result]:
+    """Run all rows. part: train on a fixed third of SVHN; a short plan: few channels on the embedded part of MNIST."""
+    if plan.short:
+        return plan.run(quick(rows()), embedded_mnist(), "The rows of SVHN, small and on MNIST, quick", _COMMAND)
+    data = svhn(plan.root)
     title = "SVHN" + ", a third of the training images" * part
-    if short:
-        title, data = "The rows of SVHN, small and on MNIST, quick", embedded_mnist()
-    else:
-        data = third(svhn(root)) if part else svhn(root)
-    return run(chosen, data, folder, title=title, command=command, jobs=jobs, cluster=cluster, progress=progress)
+    return plan.run(rows(), third(data) if part else data, title, _COMMAND + " --third" * part)
 
 
 def quick(rows: Iterable[Convolutional], epochs: int = 2, channels: int = 4) -> list[Convolutional]:

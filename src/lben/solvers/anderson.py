@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lben import checks
 from lben.errors import InvalidInput
-from lben.norms import row_norm, row_scale
-from lben.solvers.base import Iteration, Problem, Solution, Solver
+from lben.numerics.norms import row_norm, row_scale
+from lben.solvers.base import Iteration, Problem, Solved, Solver
 from lben.solvers.extragradient import Extragradient
 from lben.solvers.fista import FISTA
 from lben.solvers.peaceman_rachford import PeacemanRachford
@@ -41,7 +41,7 @@ class Anderson(Solver):
     def needs_resolvent(self) -> bool:
         return self.method.needs_resolvent
 
-    def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
+    def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         inner = self.method.begin(problem, start)
         assert isinstance(inner, SplittingIteration)
         return _Anderson(inner, self.memory)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from lben.errors import InvalidInput
-from lben.operators import Operator
-from lben.solvers.base import Iteration, Problem, Solution, Solver
+from lben.operators.base import Operator
+from lben.solvers.base import Iteration, Problem, Solved, Solver
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class BackSubstitution(Solver):
 
     max_iterations: int = 1
 
-    def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
+    def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         layers = problem.operator.layers
         if layers is None:
             raise InvalidInput(

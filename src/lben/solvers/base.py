@@ -5,21 +5,17 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from lben import checks
-from lben.activations import Activation
+from lben.activations.base import Activation
+from lben.described import describe_record
 from lben.errors import InvalidInput
-from lben.norms import row_norm, row_ratio
-from lben.operators import Operator
-
-if TYPE_CHECKING:
-    from lben.certify.certificate import Certifiable
-    from lben.convweights import ConvWeights
-    from lben.weights import Weights
+from lben.numerics.norms import row_norm, row_ratio
+from lben.operators.base import Operator
 
 OnFailure = Literal["raise", "warn", "fallback"]
 _SQUARES = 1e5  # a norm of so many roots of the smallest number keeps its digits, for up to a million entries
@@ -39,8 +35,8 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
-    """An equilibrium, with what is known of its quality, sample by sample.
+class Solved:
+    """What a solver found, row by row: an equilibrium, with what is known of its quality.
 
     `z` is sigma(v) with the pre-activation v = W c + b of the solver's last candidate c, `defect` is c - z, and
     `residual` the norm of the defect relative to that of z (see `Yardstick` for z = 0). `history`, if asked for, holds
@@ -68,36 +64,6 @@ class Solution:
     def __bool__(self) -> bool:
         """Whether every sample has converged."""
         return bool(self.converged.all())
-
-    def reshape(self, z: Tensor, batch: torch.Size) -> Solution:
-        """This solution with a differentiable z, its samples arranged as the batch was."""
-        return replace(
-            self,
-            z=z.reshape(*batch, z.shape[-1]),
-            v=self.v.reshape(*batch, z.shape[-1]),
-            residual=self.residual.reshape(batch),
-            refuted=None if self.refuted is None else self.refuted.reshape(batch),
-            defect=self.defect.reshape(*batch, z.shape[-1]),
-            history=None if self.history is None else self.history.reshape(len(self.history), *batch),
-        )
-
-    def error_bound(
-        self,
-        net: Certifiable | Weights | ConvWeights,
-        x: Tensor,
-        *,
-        bias: Tensor | None = None,
-        activation: Activation | None = None,
-    ) -> Tensor:
-        """A proved bound on |z - z*| in the norm of Lambda, per sample, for the z* of this network at this x.
-
-        z* is meant in real numbers, for the weights as they are stored; everything is computed again in double
-        precision, with every rounding bounded (`certify/distance.py`). Infinite where no metric proves m > 0.
-        `bias` is what `solve` was given besides x, and `activation` is for bare weights: ReLU if not given.
-        """
-        from lben.certify.explicit import error_of
-
-        return error_of(self, net, x, bias, activation)
 
 
 class Iteration(ABC):
@@ -138,6 +104,10 @@ class Solver(ABC):
         if self.backward is not None:
             check_solver(self.backward)
 
+    def describe(self) -> dict[str, Any]:
+        """Its name and its options, as plain values."""
+        return describe_record(self)
+
     @property
     def adjoint(self) -> Solver:
         """The solver of the adjoint problem."""
@@ -149,7 +119,7 @@ class Solver(ABC):
         return False
 
     @abstractmethod
-    def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
+    def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         """The iteration at its first point: zero, a given z, or the state of an earlier solution."""
 
     def first_burst(self, operator: Operator) -> int:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.norms import row_scale
-from lben.operators import Operator
-from lben.solvers.base import Iteration, Problem, Solution
+from lben.numerics.norms import row_scale
+from lben.operators.base import Operator
+from lben.solvers.base import Iteration, Problem, Solved
 from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
 
 _SHARE = 0.9  # of 1/L: beyond it a cut may leave the point it was made to remove
@@ -77,12 +77,12 @@ class Extragradient(Splitting):
         """0.9/L; with m <= 0 nothing is proved."""
         return _SHARE / operator.norm if operator.norm > 0 else 1.0
 
-    def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
+    def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         return _Extragradient(problem, self.step_size(problem.operator), start)
 
 
 class _Extragradient(SplittingIteration):
-    def __init__(self, problem: Problem, alpha: float, start: Tensor | Solution | None) -> None:
+    def __init__(self, problem: Problem, alpha: float, start: Tensor | Solved | None) -> None:
         super().__init__(problem, alpha)
         self.u = starting_z(problem, start)
         self.m = max(problem.operator.sure_monotonicity, 0.0)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.norms import row_norm, row_scale
-from lben.operators import Operator
-from lben.solvers.base import Iteration, Problem, Solution
+from lben.numerics.norms import row_norm, row_scale
+from lben.operators.base import Operator
+from lben.solvers.base import Iteration, Problem, Solved
 from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
 
 
@@ -26,12 +26,12 @@ class FISTA(Splitting):
         """1/L where Lambda W is symmetric, else c, which is at most 1/L; with m <= 0 1/L is a guess."""
         return operator.forward_step()
 
-    def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
+    def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         return _Fista(problem, self.step_size(problem.operator), start)
 
 
 class _Fista(SplittingIteration):
-    def __init__(self, problem: Problem, alpha: float, start: Tensor | Solution | None) -> None:
+    def __init__(self, problem: Problem, alpha: float, start: Tensor | Solved | None) -> None:
         super().__init__(problem, alpha)
         self.z = starting_z(problem, start)
         self.u = self.z

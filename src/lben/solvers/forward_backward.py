@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.operators import Operator
-from lben.solvers.base import Iteration, Problem, Solution
+from lben.operators.base import Operator
+from lben.solvers.base import Iteration, Problem, Solved
 from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
 
 
@@ -20,12 +20,12 @@ class ForwardBackward(Splitting):
         """c, the best for what m and c tell (rate sqrt(1 - c m)); with m <= 0 nothing is proved and 1/L is a guess."""
         return operator.forward_step()
 
-    def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
+    def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         return _ForwardBackward(problem, self.step_size(problem.operator), start)
 
 
 class _ForwardBackward(SplittingIteration):
-    def __init__(self, problem: Problem, alpha: float, start: Tensor | Solution | None) -> None:
+    def __init__(self, problem: Problem, alpha: float, start: Tensor | Solved | None) -> None:
         super().__init__(problem, alpha)
         self.u = starting_z(problem, start)
 

@@ -11,26 +11,25 @@ from torch import Tensor
 
 from lben import checks
 from lben.errors import ConvergenceWarning, NotConverged
-from lben.jacobians import Jacobian
-from lben.norms import row_ratio
-from lben.solvers.base import OnFailure, Problem, Solution, Solver, Yardstick
+from lben.numerics.norms import row_ratio
+from lben.solvers.base import OnFailure, Problem, Solved, Solver, Yardstick
+from lben.solvers.forward_backward import ForwardBackward
+from lben.solvers.newton import Newton, newton_step
 from lben.solvers.splitting import starting_z
 
 _CONFIRMING_STEPS = 5
 _SLOW_STEPS = 100_000  # of forward-backward where there is no resolvent to make Newton safe
-_LINEAR_STEPS = 10  # of an inexact Newton step
-_NEWTON_ENTRIES = 2**23  # matrix entries that one batch of dense solves may hold: 64 MB in double precision
 
 
 def solve(
     solver: Solver,
     problem: Problem,
     *,
-    start: Tensor | Solution | None = None,
+    start: Tensor | Solved | None = None,
     keep_history: bool = False,
     on_failure: OnFailure = "raise",
     first_burst: int | None = None,
-) -> Solution:
+) -> Solved:
     """Run a solver until every sample has converged, and deal with those that have not.
 
     `first_burst` says after how many iterations the residual is first worth a look.
@@ -49,9 +48,7 @@ def solve(
         return _handle_failure(solver, problem, solution, on_failure)
 
 
-def _look(
-    solver: Solver, problem: Problem, start: Tensor | Solution, keep_history: bool
-) -> tuple[Solution, bool] | None:
+def _look(solver: Solver, problem: Problem, start: Tensor | Solved, keep_history: bool) -> tuple[Solved, bool] | None:
     """The start itself where it is good enough for every sample."""
     candidate = starting_z(problem, start)
     v = problem.operator.affine(candidate, problem.b)
@@ -60,7 +57,7 @@ def _look(
     residual, worst, lost = Yardstick(problem.b).measure(defect, z, solver.tolerance)
     if lost or not worst <= solver.tolerance:
         return None
-    solution = Solution(
+    solution = Solved(
         z=z,
         v=v,
         iterations=0,
@@ -74,8 +71,8 @@ def _look(
 
 
 def _run(
-    solver: Solver, problem: Problem, start: Tensor | Solution | None, keep_history: bool, first_burst: int | None
-) -> tuple[Solution, bool]:
+    solver: Solver, problem: Problem, start: Tensor | Solved | None, keep_history: bool, first_burst: int | None
+) -> tuple[Solved, bool]:
     """Iterate in bursts and look at the residuals after each, until the worst of them is within the tolerance."""
     iteration = solver.begin(problem, start)
     yardstick = Yardstick(problem.b)
@@ -95,7 +92,7 @@ def _run(
         if worst <= solver.tolerance or taken >= solver.max_iterations:
             break
         burst = solver.next_burst(worst, taken)
-    solution = Solution(
+    solution = Solved(
         z=z,
         v=v,
         iterations=taken,
@@ -110,7 +107,7 @@ def _run(
     return solution, worst <= solver.tolerance and not lost
 
 
-def _confirm(solver: Solver, problem: Problem, solution: Solution) -> Solution:
+def _confirm(solver: Solver, problem: Problem, solution: Solved) -> Solved:
     """Where no metric proves that an equilibrium exists, take "converged" back from what only looks like one.
 
     With W = I and b = 1 the iterates of a ReLU network run off to infinity and the *relative* residual tends to
@@ -135,41 +132,7 @@ def _confirm(solver: Solver, problem: Problem, solution: Solution) -> Solution:
     return replace(solution, refuted=~(near & solved & stable))
 
 
-def newton_step(problem: Problem, z: Tensor) -> Tensor:
-    """-(I - J W)^-1 (z - sigma(W z + b)), exactly for a matrix W and roughly else; NaN where I - J W is singular."""
-    v = problem.operator.affine(z, problem.b)
-    defect = z - problem.activation(v)
-    jacobian = problem.activation.gain(v)
-    W = problem.operator.matrix()
-    return _iterative_step(problem, jacobian, defect) if W is None else _dense_step(W, jacobian, defect)
-
-
-def _dense_step(W: Tensor, jacobian: Jacobian, defect: Tensor) -> Tensor:
-    """A dense solve for each sample."""
-    identity = torch.eye(W.shape[0], dtype=W.dtype, device=W.device)
-    rows = max(1, _NEWTON_ENTRIES // W.numel())
-    steps = []
-    for chunk in torch.arange(len(defect), device=defect.device).split(rows):
-        step, info = torch.linalg.solve_ex(identity - jacobian.rows(chunk).times(W), -defect[chunk])
-        steps.append(torch.where(info[:, None] == 0, step, torch.nan))
-    return torch.cat(steps)
-
-
-def _iterative_step(problem: Problem, jacobian: Jacobian, defect: Tensor) -> Tensor:
-    """The step s = t - r by the linear equilibrium t = J (W t - W r), for a W that is too large to be a matrix."""
-    from lben.solvers.anderson import Anderson
-    from lben.solvers.forward_backward import ForwardBackward
-    from lben.solvers.peaceman_rachford import PeacemanRachford
-
-    method = PeacemanRachford() if problem.operator.has_resolvent else ForwardBackward()
-    b = problem.operator.affine(-defect, torch.zeros_like(defect))
-    linear = Problem(problem.operator, jacobian, b)
-    iteration = Anderson(method=method).begin(linear, None)
-    iteration.advance(_LINEAR_STEPS)
-    return iteration.candidate() - defect
-
-
-def _handle_failure(solver: Solver, problem: Problem, solution: Solution, on_failure: OnFailure) -> Solution:
+def _handle_failure(solver: Solver, problem: Problem, solution: Solved, on_failure: OnFailure) -> Solved:
     message = _explain(solver, problem, solution)
     if on_failure == "raise":
         raise NotConverged(message, float(solution.residual.max()))
@@ -181,7 +144,7 @@ def _handle_failure(solver: Solver, problem: Problem, solution: Solution, on_fai
     return _fall_back(safe, problem, solution)
 
 
-def _fall_back(safe: Solver, problem: Problem, solution: Solution) -> Solution:
+def _fall_back(safe: Solver, problem: Problem, solution: Solved) -> Solved:
     """Solve the samples that failed again, from nothing, by a safe method."""
     failed = ~solution.converged
     index = failed.nonzero()[:, 0]
@@ -197,15 +160,12 @@ def _fall_back(safe: Solver, problem: Problem, solution: Solution) -> Solution:
 
 def _safe_method(solver: Solver, problem: Problem) -> Solver:
     """Safeguarded Newton; without a resolvent to guard it, forward-backward, which converges at its own step."""
-    from lben.solvers.forward_backward import ForwardBackward
-    from lben.solvers.newton import Newton
-
     if problem.operator.has_resolvent:
         return Newton(tolerance=solver.tolerance)
     return ForwardBackward(tolerance=solver.tolerance, max_iterations=_SLOW_STEPS)
 
 
-def _explain(solver: Solver, problem: Problem, solution: Solution) -> str:
+def _explain(solver: Solver, problem: Problem, solution: Solved) -> str:
     failed = int((~solution.converged).sum())
     worst = float(solution.residual[~solution.converged].max())
     text = (
@@ -223,7 +183,7 @@ def _explain(solver: Solver, problem: Problem, solution: Solution) -> str:
     return f"{text} Raise max_iterations, loosen tolerance, leave alpha at its automatic value, or {other}."
 
 
-def _within_rounding(solution: Solution) -> bool:
+def _within_rounding(solution: Solved) -> bool:
     """Whether all that is left is of the size of rounding errors in v, which may be far larger than z."""
     failed = ~solution.converged
     defect, v = solution.defect[failed], solution.v[failed]

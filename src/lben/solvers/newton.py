@@ -7,14 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.operators import Operator
-from lben.solvers.base import Iteration, Problem, Solution, Solver, Yardstick
-from lben.solvers.loop import newton_step
+from lben.activations.base import Jacobian
+from lben.operators.base import Operator
+from lben.solvers.anderson import Anderson
+from lben.solvers.base import Iteration, Problem, Solved, Solver, Yardstick
+from lben.solvers.forward_backward import ForwardBackward
 from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.solvers.splitting import starting_z
 
 _SAFE_STEPS = 6
 _MOST_STEPS = 192
+_LINEAR_STEPS = 10  # of an inexact Newton step
+_NEWTON_ENTRIES = 2**23  # matrix entries that one batch of dense solves may hold: 64 MB in double precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,7 @@ class Newton(Solver):
     def needs_resolvent(self) -> bool:
         return True
 
-    def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
+    def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         return _Newton(problem, start, self.tolerance)
 
     def first_burst(self, operator: Operator) -> int:
@@ -44,7 +48,7 @@ class Newton(Solver):
 
 
 class _Newton(Iteration):
-    def __init__(self, problem: Problem, start: Tensor | Solution | None, tolerance: float) -> None:
+    def __init__(self, problem: Problem, start: Tensor | Solved | None, tolerance: float) -> None:
         self.problem = problem
         self.tolerance = tolerance
         self.measure = Yardstick(problem.b).residual
@@ -80,3 +84,33 @@ class _Newton(Iteration):
 
     def candidate(self) -> Tensor:
         return self.z
+
+
+def newton_step(problem: Problem, z: Tensor) -> Tensor:
+    """-(I - J W)^-1 (z - sigma(W z + b)), exactly for a matrix W and roughly else; NaN where I - J W is singular."""
+    v = problem.operator.affine(z, problem.b)
+    defect = z - problem.activation(v)
+    jacobian = problem.activation.gain(v)
+    W = problem.operator.matrix()
+    return _iterative_step(problem, jacobian, defect) if W is None else _dense_step(W, jacobian, defect)
+
+
+def _dense_step(W: Tensor, jacobian: Jacobian, defect: Tensor) -> Tensor:
+    """A dense solve for each sample."""
+    identity = torch.eye(W.shape[0], dtype=W.dtype, device=W.device)
+    rows = max(1, _NEWTON_ENTRIES // W.numel())
+    steps = []
+    for chunk in torch.arange(len(defect), device=defect.device).split(rows):
+        step, info = torch.linalg.solve_ex(identity - jacobian.rows(chunk).times(W), -defect[chunk])
+        steps.append(torch.where(info[:, None] == 0, step, torch.nan))
+    return torch.cat(steps)
+
+
+def _iterative_step(problem: Problem, jacobian: Jacobian, defect: Tensor) -> Tensor:
+    """The step s = t - r by the linear equilibrium t = J (W t - W r), for a W that is too large to be a matrix."""
+    method = PeacemanRachford() if problem.operator.has_resolvent else ForwardBackward()
+    b = problem.operator.affine(-defect, torch.zeros_like(defect))
+    linear = Problem(problem.operator, jacobian, b)
+    iteration = Anderson(method=method).begin(linear, None)
+    iteration.advance(_LINEAR_STEPS)
+    return iteration.candidate() - defect

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lben.operators import Operator
-from lben.solvers.base import Iteration, Problem, Solution
+from lben.operators.base import Operator
+from lben.solvers.base import Iteration, Problem, Solved
 from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
 
 
@@ -37,7 +37,7 @@ class PeacemanRachford(Splitting):
         needed = math.log(min(self.tolerance, 0.5)) / math.log(rate) if 0 < rate < 1 else 1.0
         return min(int(0.7 * needed + 3), 64)
 
-    def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
+    def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         return _PeacemanRachford(problem, self.step_size(problem.operator), start)
 
 
@@ -45,12 +45,12 @@ class PeacemanRachford(Splitting):
 class DouglasRachford(PeacemanRachford):
     """u+ = (u + C_A C_B u)/2: slower than Peaceman-Rachford, and safe also where I - W is barely monotone."""
 
-    def begin(self, problem: Problem, start: Tensor | Solution | None) -> Iteration:
+    def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         return _DouglasRachford(problem, self.step_size(problem.operator), start)
 
 
 class _PeacemanRachford(SplittingIteration):
-    def __init__(self, problem: Problem, alpha: float, start: Tensor | Solution | None) -> None:
+    def __init__(self, problem: Problem, alpha: float, start: Tensor | Solved | None) -> None:
         super().__init__(problem, alpha)
         self.reflect = problem.activation.reflection(alpha)
         self.cayley = problem.operator.cayley(alpha)
@@ -59,10 +59,10 @@ class _PeacemanRachford(SplittingIteration):
         self.u = self.offset if start is None else self._warm_u(start)
         self.w = self.u
 
-    def _warm_u(self, start: Tensor | Solution) -> Tensor:
+    def _warm_u(self, start: Tensor | Solved) -> Tensor:
         """alpha*v + (1 - alpha)*z with v = W z + b: at an equilibrium z this is the fixed point."""
         z = starting_z(self.problem, start)
-        if isinstance(start, Solution) and start.state is not None and start.alpha == self.alpha:
+        if isinstance(start, Solved) and start.state is not None and start.alpha == self.alpha:
             return start.state
         return torch.lerp(z, self.product(z, self.problem.b), self.alpha)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lben import checks
 from lben.errors import InvalidInput
-from lben.operators import Operator
-from lben.solvers.base import Iteration, Problem, Solution, Solver
+from lben.operators.base import Operator
+from lben.solvers.base import Iteration, Problem, Solved, Solver
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,11 @@ class SplittingIteration(Iteration):
         self.product = problem.operator.affine
 
 
-def starting_z(problem: Problem, start: Tensor | Solution | None) -> Tensor:
+def starting_z(problem: Problem, start: Tensor | Solved | None) -> Tensor:
     """The z to start from: zero unless given."""
     if start is None:
         return torch.zeros_like(problem.b)
-    z = start.z if isinstance(start, Solution) else start
+    z = start.z if isinstance(start, Solved) else start
     flat = checks.features("start", z, problem.b.shape[-1], problem.b).detach().reshape(-1, problem.b.shape[-1])
     if flat.shape != problem.b.shape:
         raise InvalidInput(f"start holds {flat.shape[0]} samples, but the batch has {problem.b.shape[0]}.")

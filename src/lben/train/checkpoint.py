@@ -10,17 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lben.described import Described
+from lben.disk import read_tensors, write_bytes, write_tensors
 from lben.errors import InvalidFile
-from lben.files import read_tensors, write_tensors
-from lben.parameterize import Form
+from lben.normalize import Normalize
 from lben.train.fingerprint import fingerprint, shape_of
 from lben.train.judge import Data
-from lben.writing import write_bytes
 
 CHECKPOINT = "checkpoint.safetensors"
 """Its name in the folder of a run."""
 _KIND = "lben-run"
-_FACTS = ("gamma", "rate", "epsilon", "activation", "solver", "mean", "std", "metric", "geometry")
 _SHOWN = 3  # differences that are named
 
 
@@ -33,8 +32,8 @@ def identity(net: nn.Module, data: Data, options: dict[str, Any]) -> dict[str, A
             known[path] = type(module).__name__
         if type(module).__module__.startswith("torch."):
             known[f"{prefix}options"] = module.extra_repr()
-        names = [name for name in _FACTS if not (isinstance(module, Form) and name == "gamma")]  # its network has it
-        facts = {name: getattr(module, name) for name in names if hasattr(module, name)}
+        facts = {**module.options(), **module.constants()} if isinstance(module, Described) else {}
+        facts |= module.options() if isinstance(module, Normalize) else {}
         if not type(module).__module__.startswith(("torch.", "lben.")):
             facts |= {name: fact for name, fact in vars(module).items() if name[0] != "_" and name != "training"}
         known |= {f"{prefix}{name}": fingerprint(fact) for name, fact in facts.items() if not ismethod(fact)}

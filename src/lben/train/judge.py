@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from lben import samples
-from lben.data import ImageData
+from lben.data import ImageData, samples
 from lben.errors import InvalidInput, NotConverged
 
 _EVALUATION_BATCH = 2000

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, distributed, nn
 
 from lben import checks
+from lben.disk import make_folder
 from lben.errors import Diverged, InvalidInput, NotConverged
 from lben.progress import Bar, Show, bar
 from lben.train.checkpoint import CHECKPOINT, identity, restore_checkpoint, write_checkpoint, write_history
 from lben.train.judge import Data, Epoch, check, dtype_of, judge
 from lben.train.recipe import TrainConfig
-from lben.writing import make_folder
 
 
 def fit(

@@ -9,7 +9,8 @@ from typing import Any, Literal, Protocol
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lben import checks, samples
+from lben import checks
+from lben.data import samples
 from lben.errors import InvalidInput
 from lben.train.fingerprint import fingerprint
 

@@ -1,0 +1,236 @@
+"""What every activation offers: sigma, its derivative, its proximal operators, its convex f, and what it acts on."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import partial, wraps
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from lben import checks
+from lben.activations.proximal import Preimage, Reflection
+from lben.activations.slopes import Domain
+from lben.described import describe_record
+from lben.errors import InvalidInput, LbenError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_NAMESAKES = {
+    name.lower(): name for name in ("ReLU", "LeakyReLU", "Tanh", "Sigmoid", "Softplus", "ELU", "HardTanh", "Identity")
+}  # by what torch calls them
+
+
+def plain_spoken(method: Function) -> Function:
+    """A method of an activation that names what is wrong with its tensor where torch fails on it.
+
+    It looks only after the failure, since solvers call activations in their inner loops.
+    """
+
+    @wraps(method)
+    def run(*args: Any, **named: Any) -> Any:
+        try:
+            return method(*args, **named)
+        except (AttributeError, IndexError, TypeError, RuntimeError) as error:
+            if not isinstance(error, LbenError):
+                given = [*args[1:2], *(value for name, value in named.items() if name != "alpha")]
+                for tensor in given[:1]:
+                    checks.there("The tensor", checks.floating("The tensor", tensor))
+            raise
+
+    return cast(Function, run)
+
+
+class Activation(ABC):
+    """A monotone function with slopes in [0, 1], applied unit by unit to the last dimension."""
+
+    units: int | None = None
+    """How many units it is made for; None if it fits any number."""
+
+    own_prox: bool = False
+    """Whether prox^alpha is sigma for every alpha; its slopes are then 0 and 1 alone."""
+
+    rounding: float = 16
+    """How many units of rounding of the largest of its terms may be lost in sigma(v); a generous allowance."""
+
+    inner_terms: float = 0.0
+    """The size of terms that may cancel within sigma, besides v and sigma(v)."""
+
+    block_size: int = 1
+    """How many units act together; their number must be a multiple of it."""
+
+    linear: bool | tuple[bool, ...] = False
+    """Whether sigma(v) = v, for all units or unit by unit: certificates then need no bound on its slope."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("__call__", "derivative", "potential", "prox"):
+            if name in vars(cls):
+                setattr(cls, name, plain_spoken(vars(cls)[name]))
+
+    @abstractmethod
+    def __call__(self, v: Tensor) -> Tensor:
+        """sigma(v)."""
+
+    @abstractmethod
+    def derivative(self, v: Tensor) -> Tensor:
+        """sigma'(v) at the pre-activation v; zero from the left at a kink. Where units act together, see `gain`."""
+
+    @abstractmethod
+    def potential(self, z: Tensor) -> Tensor:
+        """The convex f(z), up to a constant, with prox^1_f = sigma; infinite outside its closed domain."""
+
+    @plain_spoken
+    def prox(self, u: Tensor, alpha: float) -> Tensor:
+        """argmin over z of (z - u)^2/2 + alpha*f(z), for any alpha > 0; differentiable in u."""
+        checks.positive("alpha", alpha)
+        if alpha == 1:
+            return self(u)
+        v: Tensor = Preimage.apply(u, alpha, self)  # type: ignore[no-untyped-call]
+        return self(v)
+
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        """u -> 2*prox^alpha_f(u) - u, the Cayley operator of f's subdifferential, for the iterates of a solver."""
+        return lambda u: 2 * self.prox(u, alpha) - u
+
+    def total_potential(self, z: Tensor, lam: Tensor) -> Tensor:
+        """The sum of lam_i f(z_i) over all units, or blocks, of z."""
+        return (lam * self.potential(z)).sum(dim=-1)
+
+    def gain(self, v: Tensor) -> Jacobian:
+        """The Jacobian of sigma at v, as a linear activation, for v of shape (batch, n)."""
+        return Gain(self.derivative(v), self.own_prox)
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and its options, as plain values."""
+        return describe_record(self) if is_dataclass(self) else {"name": type(self).__name__}
+
+    def groups(self, units: int) -> Tensor | None:
+        """The number of the block that each unit belongs to, where units act together; None where each acts alone.
+
+        Lambda must be constant on every block, or Conditions `W` and `lipschitz` prove nothing.
+        """
+        return None
+
+    def rows(self, index: Tensor) -> Activation:
+        """The activation of some samples of a batch: itself, unless it differs between samples."""
+        return self
+
+
+class Jacobian(Activation):
+    """The Jacobian of an activation, at work as a linear one: v -> J v, sample by sample.
+
+    That of a proximal operator is symmetric with 0 <= J <= I: diagonal where units act alone, block diagonal where they
+    act in blocks. The adjoint of an equilibrium is an equilibrium with such an activation (`implicit.py`).
+    `tensors` are what it is made of, and gradients flow to them.
+    """
+
+    tensors: tuple[Tensor, ...]
+
+    @abstractmethod
+    def rebind(self, *tensors: Tensor) -> Jacobian:
+        """The same kind of Jacobian, made of other tensors."""
+
+    @abstractmethod
+    def pullback(self, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        """The gradient of <w, J v>, summed over the batch, with respect to `tensors`."""
+
+    @abstractmethod
+    def times(self, W: Tensor) -> Tensor:
+        """J W for every sample, shape (batch, n, columns of W)."""
+
+    @abstractmethod
+    def rows(self, index: Tensor) -> Jacobian:
+        """That of some samples."""
+
+    def gain(self, v: Tensor) -> Jacobian:
+        return self
+
+
+class Gain(Jacobian):
+    """v -> j*v with 0 <= j <= 1, entry by entry of a batch.
+
+    `binary` says that every j is 0 or 1, which makes its prox the same for every alpha.
+    """
+
+    def __init__(self, j: Tensor, binary: bool = False) -> None:
+        self.j = j
+        self.tensors = (j,)
+        self.binary = binary
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return self.j * v
+
+    def derivative(self, v: Tensor) -> Tensor:
+        return self.j
+
+    def potential(self, z: Tensor) -> Tensor:
+        return torch.where(z == 0, 0.0, (1 / self.j - 1) / 2 * z**2)
+
+    def prox(self, u: Tensor, alpha: float) -> Tensor:
+        return u * self._prox_gain(alpha)
+
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        gain = self._prox_gain(alpha)
+        return partial(torch.mul, gain + (gain - 1))
+
+    def _prox_gain(self, alpha: float) -> Tensor:
+        return self.j if self.binary else self.j / torch.lerp(self.j, torch.ones_like(self.j), alpha)
+
+    def rows(self, index: Tensor) -> Jacobian:
+        return Gain(self.j[index], self.binary)
+
+    def rebind(self, *tensors: Tensor) -> Jacobian:
+        (j,) = tensors
+        return Gain(j, self.binary)
+
+    def pullback(self, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        return (w * v,)
+
+    def times(self, W: Tensor) -> Tensor:
+        return self.j[:, :, None] * W
+
+
+def check_activation(activation: Activation, units: int) -> Activation:
+    """`activation` if it is one, and made for so many units."""
+    if not isinstance(activation, Activation):
+        given = (
+            activation if isinstance(activation, str) else getattr(activation, "__name__", type(activation).__name__)
+        )
+        own = _NAMESAKES.get(given.lower())
+        advice = ", such as lben.ReLU()" if own is None else f": use lben.{own}()"
+        of_torch = " of torch.nn" if isinstance(activation, torch.nn.Module) else ""
+        raise InvalidInput(f"activation must be one of lben's{advice}, not {activation!r}{of_torch}.")
+    if activation.units not in (None, units):
+        raise InvalidInput(f"{activation.units} activations were given for {units} units.")
+    if units % activation.block_size:
+        raise InvalidInput(f"{units} units cannot be divided into the blocks of {activation!r}.")
+    return activation
+
+
+def refuse_blocks(groups: Tensor | None) -> None:
+    """Refuse the blocks of an activation where the metric differs within them."""
+    if groups is not None:
+        raise InvalidInput(
+            "This network takes activations of single units, such as lben.ReLU(); units that act in blocks need an "
+            "LBEN, a MON or an UnconstrainedEN."
+        )
+
+
+class Scalar(Activation):
+    """One scalar function for all units."""
+
+    @property
+    @abstractmethod
+    def domain(self) -> Domain:
+        """The closed interval on which f is finite (f may be infinite at its ends)."""
+
+    def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
+        return Reflection(self, checks.positive("alpha", alpha))
+
+    def _restrict(self, z: Tensor, value: Tensor) -> Tensor:
+        low, high = self.domain
+        return torch.where((z >= low) & (z <= high), value, torch.full_like(z, math.inf))

@@ -1,0 +1,166 @@
+"""What is certified: one protocol, which every kind of weights implements in a file of its own (`kinds.py`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from lben import checks
+from lben.activations.base import Activation
+from lben.certify.certificate import BoundSolver, Certificate, Domain
+from lben.errors import InvalidInput, NotWellPosed
+from lben.normalize import Normalize
+from lben.weights.dense import Weights
+from lben.weights.record import Record
+
+S = TypeVar("S", bound="Subject")
+
+
+class Certifiable(Protocol):
+    """What can be certified: a module that is an equilibrium network, whatever it is made of."""
+
+    @property
+    def activation(self) -> Activation: ...
+
+    @property
+    def normalize(self) -> Normalize | None: ...
+
+    def weights(self) -> Record: ...
+
+
+Examined = Certifiable | Record
+"""A network, or bare weights."""
+
+
+class Bound(NamedTuple):
+    """A proved bound at the network's input, and the metric behind it, where others may start from that."""
+
+    gamma: float
+    lam: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Subject(ABC):
+    """Weights under examination, in double precision on the CPU, and what else a bound depends on.
+
+    What takes a `domain` is meant there: at the network's input, or in pixels, before `normalize`. All else is meant
+    at the network's input.
+    """
+
+    weights: Record
+    activation: Activation
+    normalize: Normalize | None
+
+    @classmethod
+    @abstractmethod
+    def of(cls: type[S], weights: Record, activation: Activation, normalize: Normalize | None) -> S:
+        """The subject of stored weights, which are copied: the tensors of a network change under its name."""
+
+    def scale_of(self, domain: Domain) -> float:
+        """What a bound in `domain` is multiplied by to be one at the network's input."""
+        if checks.choice("domain", domain, ("input", "pixels")) == "input":
+            return 1.0
+        if self.normalize is None:
+            raise InvalidInput("A bound in pixels needs a network made with normalize=Normalize(mean, std).")
+        return self.normalize.scale
+
+    # --- proofs
+
+    @abstractmethod
+    def check(self, gamma: float | None, lam: Tensor | None, *, rigorous: bool, domain: Domain) -> Certificate:
+        """The certificate of gamma; None: of the weights' own, or of Condition `W` where they carry none.
+
+        lam: a user's metric, of full size; None: the one the weights carry, or else one that is found.
+        """
+
+    @abstractmethod
+    def tightest(self, *, solver: BoundSolver, rigorous: bool, domain: Domain) -> Certificate:
+        """The certificate of the smallest gamma that the metrics of this kind prove."""
+
+    @abstractmethod
+    def product_bound(self) -> float:
+        """|Wo Lam^(-1/2)| |Lam^(1/2) U| / m, proved; raises NotWellPosed where m is not."""
+
+    @abstractmethod
+    def bound(self, near: Bound | None = None) -> Bound:
+        """The best bound that can be had; `near` is that of the whole network, where this is a `difference` of it."""
+
+    @abstractmethod
+    def difference(self: S, i: int, j: int) -> S:
+        """The subject whose one output is y_i - y_j."""
+
+    @property
+    @abstractmethod
+    def matrices(self) -> Weights:
+        """Dense weights, for what is only known of those; refused where there are none."""
+
+    # --- well-posedness
+
+    @abstractmethod
+    def settled(self: S) -> S:
+        """This subject in the metric that it carries, or in one that is looked for."""
+
+    @property
+    @abstractmethod
+    def monotonicity(self) -> float:
+        """m in the metric, rounded down; not positive where none is proved."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether there is one equilibrium for every input."""
+        return self.has_metric and self.monotonicity > 0
+
+    @property
+    @abstractmethod
+    def has_metric(self) -> bool: ...
+
+    def refusal(self) -> NotWellPosed:
+        """What is raised where a proof is needed, and there is none."""
+        return NotWellPosed(
+            "Their metric does not prove these weights well-posed: I - W is not strongly monotone beyond rounding "
+            f"(m = {self.weights.operator().monotonicity:.3g}).",
+            2 * self.monotonicity,
+        )
+
+    # --- evaluation, by plain sums whose roundings can be counted
+
+    @property
+    @abstractmethod
+    def output(self) -> Tensor:
+        """Wo as a matrix, shape (p, n)."""
+
+    @property
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """The diagonal of Lambda, shape (n,); ones where none is known."""
+
+    @property
+    @abstractmethod
+    def longest(self) -> int:
+        """How many roundings any term of W z + U x + bz goes through, at most."""
+
+    @abstractmethod
+    def product(self, z: Tensor, *, absolute: bool) -> Tensor:
+        """W z for rows z; or a bound on |W| z."""
+
+    @abstractmethod
+    def injection(self, x: Tensor, *, absolute: bool) -> Tensor:
+        """U x + bz for rows x; or |U| x + |bz|."""
+
+    def flat(self, x: Tensor) -> Tensor:
+        """A user's inputs with their features in one dimension, the last."""
+        return checks.width("x", checks.floating("x", x), self.weights.in_features).detach()
+
+    # --- the search for what would contradict a bound
+
+    def searched(self: S) -> Subject:
+        """What to search on: this, or the same function in a form that is quicker."""
+        return self
+
+    def steep_inputs(self, starts: int, generator: torch.Generator) -> Tensor:
+        """Inputs of steep linear pieces, shape (some, d): none where there is no way to find them."""
+        return torch.zeros(0, self.weights.in_features, dtype=torch.float64)

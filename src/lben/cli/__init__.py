@@ -1,0 +1,1 @@
+"""The command `lben`: arguments are read and results printed here, and nothing is computed."""

@@ -1,0 +1,187 @@
+"""Data sets from their official files, found in a folder, in the cache, or downloaded."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import os
+import zlib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lben.data.records import ImageData
+from lben.errors import DataNotFound, InvalidFile, InvalidInput
+from lben.extras import need
+
+MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
+SVHN_MEAN, SVHN_STD = 0.4514, 0.1993
+"""Of the pixels, in [0, 1], of the whole training sets; for SVHN of all colours together, so that one length is one."""
+
+ENVIRONMENT = "LBEN_DATA"
+"""The environment variable that names the folder with the data sets."""
+
+_MNIST = {  # SHA-256 of the files as they are inside their gzip containers, which differ between mirrors
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+_LARGEST_IDX = 16 + 60_000 * 784
+_SVHN = {"train_32x32.mat": 73_257, "test_32x32.mat": 26_032}  # and how many images each holds
+_MIRRORS = {
+    "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+    "svhn": ("http://ufldl.stanford.edu/housenumbers/",),
+}
+
+
+def embedded_mnist() -> ImageData:
+    """The part of MNIST that ships with the package: 6,000 train and 1,000 test images, stratified by digit.
+
+    MNIST: LeCun, Cortes, Burges; CC BY-SA 3.0.
+    """
+    with resources.files("lben.data").joinpath("mnist.npz").open("rb") as file:
+        arrays = np.load(file, allow_pickle=False)
+        return ImageData(
+            torch.from_numpy(arrays["train_images"]),
+            torch.from_numpy(arrays["train_labels"].astype(np.int64)),
+            torch.from_numpy(arrays["test_images"]),
+            torch.from_numpy(arrays["test_labels"].astype(np.int64)),
+        )
+
+
+def mnist(root: str | Path | None = None) -> ImageData:
+    """MNIST, from its four idx files, gzipped or not: 60,000 train and 10,000 test images of 28 x 28 pixels.
+
+    They are looked for in `root` alone if it is given, else in the folder that the environment variable LBEN_DATA names
+    and in the user's cache (each also in its subfolders `mnist` and `MNIST/raw`); else they are downloaded to there.
+    """
+    files = _find("mnist", _MNIST, root, suffix=".gz")
+    parts = {name: _idx(path, _MNIST[name]) for name, path in files.items()}
+    images = {part: parts[f"{part}-images-idx3-ubyte"].reshape(-1, 784) for part in ("train", "t10k")}
+    labels = {part: parts[f"{part}-labels-idx1-ubyte"].to(torch.int64) for part in ("train", "t10k")}
+    return ImageData(images["train"], labels["train"], images["t10k"], labels["t10k"])
+
+
+def svhn(root: str | Path | None = None) -> ImageData:
+    """Cropped SVHN, from `train_32x32.mat` and `test_32x32.mat`: rows of 3 x 32 x 32 bytes, channel by channel.
+
+    They are found as those of `mnist` are, in subfolders `svhn`.
+    """
+    files = _find("svhn", _SVHN, root)
+    (train_images, train_labels), (test_images, test_labels) = (_mat(files[name], _SVHN[name]) for name in _SVHN)
+    return ImageData(train_images, train_labels, test_images, test_labels)
+
+
+def _find(dataset: str, names: Mapping[str, object], root: str | Path | None, suffix: str = "") -> dict[str, Path]:
+    """A path for every name, from the first folder that has them all; downloaded where none has."""
+    if root is not None:
+        if not isinstance(root, str | Path) or not Path(root).is_dir():
+            raise InvalidInput(f"The data folder {str(root)!r} is not a folder.")
+        found = _look(dataset, names, root)
+        if found is None:
+            either = f", or the same with {suffix}," if suffix else ""
+            raise DataNotFound(
+                f"{str(root)!r} does not hold {dataset.upper()}: {', '.join(names)}{either} were looked for there and "
+                f"in its subfolders {dataset} and {dataset.upper()}/raw."
+            )
+        return found
+    named = os.environ.get(ENVIRONMENT)
+    found = _look(dataset, names, named) if named else None
+    if found is not None:
+        return found
+    pooch = need("pooch", f"To download {dataset.upper()}", extra="experiments")
+    cache = Path(pooch.os_cache("lben"))
+    found = _look(dataset, names, cache)
+    return found or {name: _download(pooch, dataset, name + suffix, cache / dataset) for name in names}
+
+
+def _look(dataset: str, names: Mapping[str, object], base: str | Path) -> dict[str, Path] | None:
+    """A path for every name in this folder or one of its subfolders; None if none has them all."""
+    for folder in (Path(base), Path(base) / dataset, Path(base) / dataset.upper() / "raw"):
+        found = {name: path for name in names for path in (folder / name, folder / f"{name}.gz") if path.is_file()}
+        if len(found) == len(names):
+            return found
+    return None
+
+
+def _download(pooch: object, dataset: str, name: str, folder: Path) -> Path:
+    """One file from the first mirror that answers, with a progress bar."""
+    reasons = []
+    for mirror in _MIRRORS[dataset]:
+        try:
+            downloader = pooch.HTTPDownloader(progressbar=_Bar(name), timeout=30)  # type: ignore[attr-defined]
+            path = pooch.retrieve(  # type: ignore[attr-defined]
+                mirror + name, known_hash=None, fname=name, path=folder, downloader=downloader
+            )
+        except OSError as error:  # what requests raises: no network, no such page
+            reasons.append(f"{mirror}: {type(error).__name__}")
+        else:
+            return Path(path)
+    raise DataNotFound(
+        f"{name} of {dataset.upper()} is not at hand and could not be downloaded ({'; '.join(reasons)}): put its files "
+        f"into a folder and name that in the environment variable {ENVIRONMENT}, or put them into {folder}."
+    )
+
+
+class _Bar:
+    """A progress bar as pooch wants it, drawn by rich."""
+
+    def __init__(self, name: str) -> None:
+        progress = need("rich.progress", "A download", extra="experiments").Progress()
+        self._progress, self._task = progress, progress.add_task(name, total=None)
+        progress.start()
+
+    @property
+    def total(self) -> int:
+        return int(self._progress.tasks[0].total or 0)
+
+    @total.setter
+    def total(self, value: int) -> None:
+        self._progress.update(self._task, total=value)
+
+    def update(self, count: int) -> None:
+        self._progress.update(self._task, advance=count)
+
+    def reset(self) -> None:
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def _idx(path: Path, checksum: str) -> Tensor:
+    """The array of bytes in an idx file, gzipped or not, if its content is the one expected."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(_LARGEST_IDX + 1)  # and no more: a few bytes may unpack to more than memory holds
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidFile(f"{path} cannot be read: it is truncated or damaged ({error}).") from error
+    if len(content) > _LARGEST_IDX or hashlib.sha256(content).hexdigest() != checksum:
+        raise InvalidFile(f"{path} is not the file it should be, by the checksum of its content: remove or replace it.")
+    sizes = [int.from_bytes(content[4 + 4 * k : 8 + 4 * k], "big") for k in range(content[3])]
+    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=4 + 4 * len(sizes)).reshape(sizes).copy())
+
+
+def _mat(path: Path, count: int) -> tuple[Tensor, Tensor]:
+    """Images and labels of an SVHN file, in which the digit 0 has the label 10."""
+    scipy_io = need("scipy.io", "The SVHN data set", extra="experiments")
+    try:
+        shapes = {name: shape for name, shape, _ in scipy_io.whosmat(path)}  # before anything is unpacked
+        if shapes["X"] != (32, 32, 3, count) or math.prod(shapes["y"]) != count:
+            raise ValueError(f"X has shape {shapes['X']} and y {shapes['y']}, but there should be {count} images")
+        content = scipy_io.loadmat(path, variable_names=["X", "y"])
+        images, labels = np.asarray(content["X"]), np.asarray(content["y"]).reshape(-1).astype(np.int64)
+    except Exception as error:  # scipy raises whatever the damage leads to
+        raise InvalidFile(f"{path} cannot be read as SVHN: it is truncated or damaged ({error}).") from error
+    if images.shape != (32, 32, 3, count) or images.dtype != np.uint8 or labels.shape != (count,):
+        raise InvalidFile(f"{path} should hold {count} images of 32 x 32 x 3 bytes, but X is {images.dtype}.")
+    if labels.min() < 1 or labels.max() > 10:
+        raise InvalidFile(f"{path} should hold labels from 1 to 10, but has {labels.min()} to {labels.max()}.")
+    rows = np.ascontiguousarray(images.transpose(3, 2, 0, 1)).reshape(count, -1)
+    return torch.from_numpy(rows), torch.from_numpy(labels % 10)

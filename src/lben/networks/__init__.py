@@ -1,0 +1,1 @@
+"""Networks as modules: free variables, an activation and a solver put together; ODEs are in `dynamics`."""

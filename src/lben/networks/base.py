@@ -1,0 +1,279 @@
+"""What every equilibrium network is made of: z = sigma(W z + U x + bz), y = Wo z + by (Equation `implicit`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from inspect import signature
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from lben import checks
+from lben.activations.base import Activation, check_activation
+from lben.certify.certificate import Domain
+from lben.certify.lipschitz import certify, product_bound
+from lben.described import Described
+from lben.errors import BoundNotMet, InvalidInput
+from lben.implicit import Known, equilibrium
+from lben.networks.solution import Solution
+from lben.normalize import Normalize
+from lben.operators.base import Operator
+from lben.parameterize.base import Form
+from lben.parameterize.starts import trainable
+from lben.solvers.base import OnFailure, Problem, Solver, check_solver
+from lben.solvers.loop import solve
+from lben.solvers.peaceman_rachford import PeacemanRachford
+from lben.weights.record import Record, same
+
+N = TypeVar("N", bound="BaseNetwork")
+
+
+class BaseNetwork(Described, ABC):
+    """A parameterization, an activation and a solver, with an optional `Normalize` in front.
+
+    x has shape (..., in_features); extra leading dimensions are all batch. A bias given with x, of shape
+    (..., hidden_features), is added to U x + bz.
+    """
+
+    def __init__(
+        self,
+        parameterization: Form,
+        activation: Activation,
+        solver: Solver | None,
+        normalize: Normalize | None,
+    ) -> None:
+        super().__init__()
+        self.parameterization = parameterization
+        self.normalize = normalize
+        self.activation = activation
+        self.solver = PeacemanRachford() if solver is None else solver
+        self._kept: tuple[Record, bool, Operator] | None = None
+        if normalize is not None and not isinstance(normalize, Normalize):
+            raise InvalidInput(f"normalize must be an lben.Normalize(mean, std), not {normalize!r}.")
+        if normalize is not None and normalize.features not in (1, self.in_features):
+            raise InvalidInput(
+                f"normalize has {normalize.features} values, but must have one, or one for each of {self.in_features} "
+                "features; a convolutional network also takes one a channel."
+            )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Past `nn.Module`, which would take an nn.ReLU for a part of the network before its property can refuse it."""
+        if name in ("activation", "solver"):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    @property
+    def in_features(self) -> int:
+        return self.parameterization.in_features
+
+    @property
+    def hidden_features(self) -> int:
+        return self.parameterization.hidden_features
+
+    @property
+    def out_features(self) -> int:
+        return self.parameterization.out_features
+
+    @property
+    def gamma(self) -> float | None:
+        """The prescribed Lipschitz bound from network input to output; None if none was prescribed."""
+        return self.parameterization.gamma
+
+    def options(self) -> dict[str, Any]:
+        own = {"activation": self.activation, "solver": self.solver, "normalize": self.normalize}
+        return {**self.parameterization.options(), **own}
+
+    def constants(self) -> dict[str, float]:
+        return self.parameterization.constants()
+
+    def extra_repr(self) -> str:
+        options = self.options()
+        sizes = [str(size) for size in options.pop("sizes")]
+        del options["normalize"]  # which is shown as a part
+        given = {name: value for name, value in options.items() if value is not None}
+        return ", ".join([*sizes, *(f"{name}={_brief(value)}" for name, value in given.items())])
+
+    @classmethod
+    def restore(cls: type[N], options: dict[str, Any], tensors: dict[str, Tensor]) -> N:
+        """A network of these options, as `options` has them, with any weights of the shapes of these tensors.
+
+        It is made without memory first, so that nothing large is made where the two disagree.
+        """
+        wanted = {name: value for name, value in options.items() if name in signature(cls).parameters}
+        with torch.device("meta"):
+            shapes = {name: tensor.shape for name, tensor in stored_tensors(cls(*options["sizes"], **wanted)).items()}
+        found = {name: tensor.shape for name, tensor in tensors.items()}
+        if shapes.keys() != found.keys():
+            raise InvalidInput(f"a {cls.__name__} of these options has {_listed(shapes)}, not {_listed(found)}.")
+        for name, shape in shapes.items():
+            if found[name] != shape:
+                raise InvalidInput(f"{name} must have shape {tuple(shape)}, not {tuple(found[name])}.")
+        with torch.random.fork_rng(devices=[]):
+            return cls(*options["sizes"], **wanted)
+
+    def validate(self) -> None:
+        """Pass a network whose tensors are finite and within their ranges."""
+        self.parameterization.validate()
+        if self.normalize is not None:
+            self.normalize.validate()
+
+    @property
+    def activation(self) -> Activation:
+        """sigma; assign another at any time."""
+        return self._activation
+
+    @activation.setter
+    def activation(self, activation: Activation) -> None:
+        check_activation(activation, self.hidden_features)
+        self.parameterization.check_groups(activation.groups(self.hidden_features))
+        self._activation = activation
+
+    @property
+    def solver(self) -> Solver:
+        """The method that finds equilibria, forward and backward; assign another at any time."""
+        return self._solver
+
+    @solver.setter
+    def solver(self, solver: Solver) -> None:
+        self._solver = check_solver(solver)
+
+    @abstractmethod
+    def weights(self) -> Record:
+        """The explicit weights, as differentiable functions of the free variables."""
+
+    def forward(self, x: Tensor, *, bias: Tensor | None = None) -> Tensor:
+        """y, of shape (..., out_features); mixed precision is turned off inside."""
+        if torch.is_autocast_enabled(x.device.type if isinstance(x, Tensor) and not x.is_meta else "cpu"):
+            with torch.autocast(x.device.type, enabled=False):
+                return self.forward(x.to(self.parameterization.U.dtype), bias=bias)
+        if self.training and self.gamma is not None and torch.is_grad_enabled():
+            trainable(self.gamma, self.parameterization.U.dtype)
+        self.parameterization.refresh()
+        x = self._flat(x)
+        z = self._equilibrium(x, bias)
+        return self.parameterization.readout(z).reshape(*x.shape[:-1], self.out_features)
+
+    def _equilibrium(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """z for rows x, differentiable."""
+        b = self._bias(x, bias)
+        return equilibrium(self._operator(), self.activation, b, self.solver, on_failure=self._on_failure())
+
+    def solve(
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        start: Tensor | Solution | None = None,
+        keep_history: bool = False,
+    ) -> Solution:
+        """The equilibrium at x with its residuals; its z is differentiable as the network's is.
+
+        `start` is a z or an earlier solution to start from; `keep_history` keeps the residuals of every iteration.
+        """
+        self.parameterization.refresh()
+        x = self._flat(x)
+        b, operator, on_failure = self._bias(x, bias), self._operator(), self._on_failure()
+        problem = Problem(operator, self.activation, b.detach())
+        flat = solve(self.solver, problem, start=start, keep_history=keep_history, on_failure=on_failure)
+        known = Known(flat.z, flat.v, flat.iterations)
+        z = equilibrium(operator, self.activation, b, self.solver, on_failure=on_failure, known=known)
+        return Solution.of(flat, z, x.shape[:-1])
+
+    def bound(self, domain: Domain = "input") -> float:
+        """A Lipschitz bound, checked now from the weights in double precision.
+
+        It is gamma where one was prescribed, else |Wo Lam^(-1/2)| |Lam^(1/2) U| / m. `domain` says where distances
+        between inputs are measured: at the network's input, after `Normalize`, or in pixels, before it.
+        """
+        if self.gamma is None:
+            return product_bound(self, domain=domain)
+        certificate = certify(self, domain=domain)
+        if not certificate.holds or certificate.gamma is None:
+            raise BoundNotMet(
+                f"Rounding has broken the bound gamma = {self.gamma}: the smallest eigenvalue of Condition lipschitz "
+                f"is {certificate.margin:.6g}. Use float64, or smaller free variables.",
+                certificate.margin,
+            )
+        return certificate.gamma
+
+    def _flat(self, x: Tensor) -> Tensor:
+        """x with its features in one dimension, the last."""
+        return x
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        """x at the network's input: checked, and normalised if there is a `Normalize`."""
+        checks.features("x", x, self.in_features, self.parameterization.U)
+        return x if self.normalize is None else self.normalize(x)
+
+    def _outside(self, x: Tensor, bias: Tensor | None) -> Tensor | None:
+        """The bias from outside, one row for each of x."""
+        if bias is None:
+            return None
+        checks.features("bias", bias, self.hidden_features, self.parameterization.U)
+        shape = (*x.shape[:-1], self.hidden_features)
+        if not _fits(bias.shape, shape):
+            raise InvalidInput(f"bias of shape {tuple(bias.shape)} does not fit a hidden layer of shape {shape}.")
+        return rows(bias.expand(shape))
+
+    def _bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """U x + bz, and the bias from outside if there is one, as rows."""
+        p = self.parameterization
+        b = p.inject(rows(self._scaled(x)))
+        outside = self._outside(x, bias)
+        b = b if outside is None else b + outside
+        checks.finite_sum(b, x=x, bias=bias, **dict(p.named_parameters()))
+        return b
+
+    def _operator(self) -> Operator:
+        """The operator of W; in evaluation it is kept, with its factors, until what decides W changes.
+
+        Values are compared, not version counters, since those miss changes through `.data`. What was made in inference
+        mode serves there alone: gradients cannot pass through it.
+        """
+        if self.training:
+            return self.parameterization.operator()
+        now, inference = self.weights(), torch.is_inference_mode_enabled()
+        if self._kept is None or self._kept[1] != inference or not same(self._kept[0], now):
+            with torch.no_grad():
+                own = now.detach().clone()
+                self._kept = own, inference, own.operator()
+        kept = self._kept[2]
+        if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in now.tensors().values()):
+            return kept
+        return kept.rebind(*now.operator().tensors)
+
+    def _on_failure(self) -> OnFailure:
+        return self.solver.on_failure or ("fallback" if self.training else "raise")
+
+
+def check_form(form: Form, kind: type[Any]) -> None:
+    """Pass the free variables of a network, if they are of its kind."""
+    if not isinstance(form, kind):
+        raise InvalidInput(f"parameterization must be one of lben's {kind.__name__}s, not {form!r}.")
+
+
+def stored_tensors(net: BaseNetwork) -> dict[str, Tensor]:
+    """What a file holds of a network: parameters and buffers, without the words of its state dict."""
+    return {name: tensor for name, tensor in net.state_dict().items() if not name.endswith("_extra_state")}
+
+
+def _brief(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"
+
+
+def _fits(shape: torch.Size, target: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape expands to the target."""
+    return len(shape) <= len(target) and all(
+        a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False)
+    )
+
+
+def rows(b: Tensor) -> Tensor:
+    return b.reshape(-1, b.shape[-1])

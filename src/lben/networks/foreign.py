@@ -1,0 +1,82 @@
+"""The modules of torch that can be read as parts of an equilibrium network, and why others cannot."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import nn
+
+from lben.activations import scalar as units
+from lben.activations.base import Scalar
+from lben.errors import InvalidInput
+
+POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+SHAPES = (nn.Flatten, nn.Unflatten)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+LINEAR = (nn.Linear, nn.Conv2d, nn.Identity, *POOLS, *SHAPES, *DROPOUTS, *NORMS)
+
+
+@dataclass(frozen=True)
+class Known:
+    """An activation of torch in terms of one of ours: v -> outer sigma(inner v + shift) + through v + offset."""
+
+    sigma: Scalar
+    inner: float = 1.0
+    shift: float = 0.0
+    outer: float = 1.0
+    through: float = 0.0
+    offset: float = 0.0
+
+
+def known_activation(stage: nn.Module, where: str) -> Known:
+    """ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid, Softplus, ELU and Hardtanh; anything else is refused by its name.
+
+    LeakyReLU is s v + (1 - s) relu(v), whatever s is: its linear part passes by, as in a residual block.
+    """
+    kind = type(stage)
+    if kind in (nn.ReLU, nn.Tanh, nn.Sigmoid):
+        return Known({nn.ReLU: units.ReLU(), nn.Tanh: units.Tanh(), nn.Sigmoid: units.Sigmoid()}[kind])
+    if kind is nn.LeakyReLU and isinstance(stage, nn.LeakyReLU):
+        return Known(units.ReLU(), outer=1 - stage.negative_slope, through=stage.negative_slope)
+    if kind is nn.Hardtanh and isinstance(stage, nn.Hardtanh) and stage.max_val == math.inf > abs(stage.min_val):
+        return Known(units.ReLU(), shift=-stage.min_val, offset=stage.min_val)
+    if kind in (nn.Hardtanh, nn.ReLU6) and isinstance(stage, nn.Hardtanh) and stage.max_val - stage.min_val < math.inf:
+        half, middle = (stage.max_val - stage.min_val) / 2, (stage.max_val + stage.min_val) / 2
+        return Known(units.HardTanh(), inner=1 / half, shift=-middle / half, outer=half, offset=middle)
+    if kind is nn.ELU and isinstance(stage, nn.ELU):
+        return Known(units.ELU(float(stage.alpha)))
+    if kind is nn.Softplus and isinstance(stage, nn.Softplus) and stage.beta > 0 and stage.threshold >= 20:
+        return Known(units.Softplus(), inner=float(stage.beta), outer=1 / float(stage.beta))
+    raise InvalidInput(f"Layer {where}, {name_of(stage)}, {_unknown(stage)}.")
+
+
+def _unknown(stage: nn.Module) -> str:
+    """Why a module cannot be read, and what to do."""
+    if nn.utils.parametrize.is_parametrized(stage):
+        return "is parametrized: make its weights plain first, by nn.utils.parametrize.remove_parametrizations"
+    if type(stage) is nn.Hardtanh:
+        return "must have a finite min_val"
+    if type(stage) is nn.Softplus:
+        return f"must have beta > 0 and threshold >= 20, not {stage.beta} and {stage.threshold}"
+    home = type(stage).__module__
+    if home == "torch.nn.modules.activation":
+        return (
+            "is none of the activations with slopes in [0, 1] that are known here, which are ReLU, ReLU6, LeakyReLU, "
+            "Tanh, Sigmoid, Softplus, ELU and Hardtanh"
+        )
+    if home.startswith("torch."):
+        return f"is none of the layers that can be folded into weights, which are {', '.join(map(_title, LINEAR))}"
+    return (
+        "is a module of its own kind, whose code is not read: write it with nn.Sequential and the layers of torch, and "
+        "x + f(x) as lben.Residual(f)"
+    )
+
+
+def name_of(stage: object) -> str:
+    return _title(type(stage))
+
+
+def _title(kind: type) -> str:
+    return kind.__name__
