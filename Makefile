@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo pendulum feedforward controller pictures test test-slow lint types bench clean
+.PHONY: help demo pendulum feedforward controller pictures test test-slow lint types bench wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,15 +36,20 @@ test: $(READY)  ## run the tests, in two processes
 test-slow: $(READY)  ## run the checks that take minutes
 	$(BIN)/python -m pytest -m slow
 
-lint: $(READY)  ## check style and formatting
+lint: $(READY)  ## check style, formatting and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 
 types: $(READY)  ## check types
 	$(BIN)/mypy
 
 bench: $(READY)  ## measure speed ratios and write benchmarks/results
 	$(BIN)/python benchmarks/run.py
+
+wheel: $(READY)  ## build the source archive and the wheel, into dist
+	rm -rf dist
+	$(BIN)/python -m build --quiet
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
