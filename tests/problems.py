@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, pixels
 from lben.operators.dense import DenseOperator
 from lben.parameterize.dense import LipschitzBounded, Monotone, WellPosed
 from lben.solvers.base import Problem
+
+ROOT = Path(__file__).resolve().parent.parent  # of the repository
 
 ACTIVATIONS: list[lben.Activation] = [
     *(kind() for kind in TABLE if kind is not lben.LeakyReLU),

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pkgutil
 import re
-from pathlib import Path
 
 import lben
-
-ROOT = Path(__file__).parent.parent
+from tests.problems import ROOT
 
 
 def test_every_test_that_the_theory_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "theory.md").read_text()))
-    files = [path.read_text() for path in (ROOT / "tests").glob("test_*.py")]
+    files = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
     here = {name for text in files for name in re.findall(r"def (test_\w+)", text)}
     assert len(named) > 30
     assert named <= here, named - here

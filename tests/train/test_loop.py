@@ -25,7 +25,7 @@ import lben
 from lben.data import ImageData, RegressionData, embedded_mnist
 from lben.train import CrossEntropy, MeanSquare, Optimizer, TrainConfig, error_rate, fit
 from lben.train.fingerprint import fingerprint
-from tests.problems import few_images
+from tests.problems import ROOT, few_images
 
 
 def network(gamma: float | None = 1.0) -> lben.LBEN:
@@ -100,7 +100,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from lben.train.fingerprint import fingerprint
 from tests.problems import few_images
-from tests.test_train import network
+from tests.train.test_loop import network
 from lben.train import TrainConfig, fit
 torch.set_num_threads(1)
 fit(network(), few_images(1200, 1000), TrainConfig(epochs=12, batch_size=32), folder={folder!r}, resume=True)
@@ -109,8 +109,7 @@ fit(network(), few_images(1200, 1000), TrainConfig(epochs=12, batch_size=32), fo
 
 def test_a_killed_process_resumes_to_the_same_weights(tmp_path: Path) -> None:
     """SIGKILL at some moment, twice; then to the end. The weights are those of a run in one go, bit for bit."""
-    root = str(Path(__file__).parent.parent)
-    codes = {name: RUN.format(root=root, folder=str(tmp_path / name)) for name in ("whole", "killed")}
+    codes = {name: RUN.format(root=str(ROOT), folder=str(tmp_path / name)) for name in ("whole", "killed")}
     kills = 0
     for epochs in (2, 5):
         process = subprocess.Popen([sys.executable, "-c", codes["killed"]])
@@ -136,7 +135,7 @@ sys.path.insert(0, {root!r})
 import torch.distributed as dist, lben
 from lben.train.fingerprint import fingerprint
 from tests.problems import few_images
-from tests.test_train import network
+from tests.train.test_loop import network
 from lben.train import TrainConfig, fit
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
@@ -149,7 +148,7 @@ dist.destroy_process_group()
 
 def test_two_processes_reach_the_weights_of_one(tmp_path: Path) -> None:
     script = tmp_path / "pair.py"
-    script.write_text(PAIR.format(root=str(Path(__file__).parent.parent), folder=str(tmp_path / "pair")))
+    script.write_text(PAIR.format(root=str(ROOT), folder=str(tmp_path / "pair")))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.run(launcher, capture_output=True, text=True, check=False, env=environment, timeout=300)

@@ -26,7 +26,7 @@ from lben.experiments.mnist import Equilibrium, quick, reproduce, rows
 from lben.experiments.regions import read_regions, regions, reproduce_regions
 from lben.experiments.report import write_report
 from lben.experiments.study import Plan, Result, Row, read_run, run, run_row, slug
-from tests.problems import few_images
+from tests.problems import ROOT, few_images
 
 
 def small(recipe: str = "paper", hidden: int = 15) -> list[Row]:
@@ -129,7 +129,7 @@ SIDE_BY_SIDE = """
 import sys
 sys.path.insert(0, {root!r})
 from tests.problems import few_images
-from tests.test_experiments import small
+from tests.experiments.test_study import small
 from lben.experiments.study import run
 chosen = [row for row in small(hidden=5) if row.name in ("MON", "plain")]
 run(chosen, few_images(100, 20), {folder!r}, title="Two", jobs=2, progress=True)
@@ -137,7 +137,7 @@ run(chosen, few_images(100, 20), {folder!r}, title="Two", jobs=2, progress=True)
 
 
 def test_rows_side_by_side_name_themselves_and_their_epochs(tmp_path: Path) -> None:
-    code = SIDE_BY_SIDE.format(root=str(Path(__file__).parent.parent), folder=str(tmp_path))
+    code = SIDE_BY_SIDE.format(root=str(ROOT), folder=str(tmp_path))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     said = done.stderr.splitlines()
