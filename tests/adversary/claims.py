@@ -49,6 +49,14 @@ def judge(tally: Tally, kind: str, where: str, ask: Callable[[], Any], truth: Ca
         tally.fail(f"{kind}: {verdict}, and that is false", f"{where}: {show(record)}")
 
 
+def judge_both(
+    tally: Tally, kind: str, where: str, ask: Callable[[bool], Any], truth: Callable[[Any], bool | None]
+) -> None:
+    """One claim in double precision, and the same rigorously."""
+    judge(tally, kind, where, lambda: ask(False), truth)
+    judge(tally, f"{kind}, rigorous", where, lambda: ask(True), truth)
+
+
 def known(tally: Tally, kind: str, where: str, ask: Callable[[], Any], true: Callable[[Any], bool]) -> None:
     """One number that is claimed, with a test of whether it is true."""
     tally.count("asked")
@@ -93,6 +101,12 @@ def around(
             )
 
 
+def tightest(tally: Tally, kind: str, where: str, net: Any, network: Exact, **more: Any) -> None:
+    """tightest_bound, in double precision and rigorously."""
+    ask = lambda rigorous: lben.tightest_bound(net, rigorous=rigorous, **more)  # noqa: E731
+    judge_both(tally, kind, where, ask, lambda c: exact.exactly(network, c.lam, c.gamma))
+
+
 def dense(r: Random, tally: Tally, where: str) -> None:
     w = draws.weights(r)
     assert w.lam is not None
@@ -104,30 +118,16 @@ def extreme(r: Random, tally: Tally, where: str) -> None:
     assert w.lam is not None
     network = Exact.of(w)
     around(r, tally, "extreme", where, w, network, w.lam, None)
-    for rigorous in (False, True):
-        judge(
-            tally,
-            f"extreme, tightest bound{', rigorous' * rigorous}",
-            f"{where}: {show(w)}",
-            lambda s=rigorous: lben.tightest_bound(w, rigorous=s),  # type: ignore[misc]
-            lambda c: exact.exactly(network, c.lam, c.gamma),
-        )
+    tightest(tally, "extreme, tightest bound", f"{where}: {show(w)}", w, network)
 
 
 def eliminated(r: Random, tally: Tally, where: str) -> None:
     w, sigma = draws.linear_units(r)
     n = w.hidden_features
     lam = torch.where(torch.tensor(sigma.linear), math.nan, draws.decades(r, n, spread=3.0))
-    network, shown = Exact.of(w), f"{where}: {show(w)}, {sigma}"
+    network = Exact.of(w)
     around(r, tally, "eliminated", where, w, network, lam, lam, activation=sigma)
-    for rigorous in (False, True):
-        judge(
-            tally,
-            f"tightest bound of linear units{', rigorous' * rigorous}",
-            shown,
-            lambda s=rigorous: lben.tightest_bound(w, rigorous=s, activation=sigma),  # type: ignore[misc]
-            lambda c: exact.exactly(network, c.lam, c.gamma),
-        )
+    tightest(tally, "tightest bound of linear units", f"{where}: {show(w)}, {sigma}", w, network, activation=sigma)
 
 
 def grouped(r: Random, tally: Tally, where: str) -> None:
@@ -154,15 +154,9 @@ def imported(r: Random, tally: Tally, where: str) -> None:
         return
     w = net.weights().detach()
     assert w.lam is not None
-    around(r, tally, "imported", where, w, Exact.of(w), w.lam, w.lam, activation=net.activation)
-    for rigorous in (False, True):
-        judge(
-            tally,
-            f"imported, tightest bound{', rigorous' * rigorous}",
-            f"{where}: {show(w)}, {net.activation}",
-            lambda s=rigorous: lben.tightest_bound(net, rigorous=s),  # type: ignore[misc]
-            lambda c: exact.holds(w, c.lam, c.gamma),
-        )
+    network = Exact.of(w)
+    around(r, tally, "imported", where, w, network, w.lam, w.lam, activation=net.activation)
+    tightest(tally, "imported, tightest bound", f"{where}: {show(w)}, {net.activation}", net, network)
 
 
 def convolutional(r: Random, tally: Tally, where: str) -> None:

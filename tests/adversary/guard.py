@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -37,7 +38,14 @@ def hurry(on: bool) -> None:
     signal.setitimer(signal.ITIMER_PROF, SECONDS if on else 0)
 
 
-def run(tally: Tally, module: str, first: int, count: int, folder: Path) -> None:
+def run(part: str, module: str, first: int, count: int, folder: Path, record: Callable[[str, object], None]) -> None:
+    """Trials of a module; their counts go to the summary under the name of a part, and failures fail the test."""
+    tally = Tally(part)
+    _run(tally, module, first, count, folder)
+    tally.finish(record)
+
+
+def _run(tally: Tally, module: str, first: int, count: int, folder: Path) -> None:
     """All trials of a module, begun again after one that ends its process."""
     end = first + count
     while first < end:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import lben
 from tests.adversary import draws, exact
-from tests.adversary.claims import judge, known
+from tests.adversary.claims import judge, judge_both, known, tightest
 from tests.adversary.exact import Exact
 from tests.adversary.tally import Tally, show
 
@@ -23,14 +23,7 @@ def searched(r: Random, tally: Tally, where: str) -> None:
     true = lambda c: exact.exactly(network, c.lam, c.gamma)  # noqa: E731
     judge(tally, "certify with a metric it finds", shown, lambda: lben.certify(w), true)
     judge(tally, "certify with a metric it finds", shown, lambda: lben.certify(w, 2.0, rigorous=True), true)
-    for rigorous in (False, True):
-        judge(
-            tally,
-            f"tightest bound{', rigorous' * rigorous}",
-            shown,
-            lambda s=rigorous: lben.tightest_bound(w, rigorous=s),  # type: ignore[misc]
-            true,
-        )
+    tightest(tally, "tightest bound", shown, w, network)
     full = network.U.rank() == network.U.nrows()
     for net in (w, drawn):
         bound = lambda net=net: lben.product_bound(net)  # noqa: E731
@@ -78,21 +71,20 @@ def signals(r: Random, tally: Tally, where: str) -> None:
         W = root[:, None] * ((1 - 10.0 ** r.uniform(-12, -0.3)) * (eye - C.T) @ (eye + C)) / root
         w = lben.Weights(W, w.U, w.bz, w.Wo, w.by, lam)
     shown = f"{where}: {show(w)}"
-    for rigorous in (False, True):
-        judge(
-            tally,
-            f"contraction{', rigorous' * rigorous}",
-            shown,
-            lambda s=rigorous: lben.contraction(w, rigorous=s),  # type: ignore[misc]
-            lambda c: exact.contracts(w, c.P, c.T, c.rate) and c.rate <= c.best_rate if c.holds else None,
-        )
-        judge(
-            tally,
-            f"gain{', rigorous' * rigorous}",
-            shown,
-            lambda s=rigorous: lben.incremental_gain(w, rigorous=s),  # type: ignore[misc]
-            lambda c: exact.gains(w, c.P, c.T, c.gain) if c.holds else None,
-        )
+    judge_both(
+        tally,
+        "contraction",
+        shown,
+        lambda rigorous: lben.contraction(w, rigorous=rigorous),
+        lambda c: exact.contracts(w, c.P, c.T, c.rate) and c.rate <= c.best_rate if c.holds else None,
+    )
+    judge_both(
+        tally,
+        "gain",
+        shown,
+        lambda rigorous: lben.incremental_gain(w, rigorous=rigorous),
+        lambda c: exact.gains(w, c.P, c.T, c.gain) if c.holds else None,
+    )
     omegas = [0.0, *(10.0 ** r.uniform(-3, 3) for _ in range(4))]
     assert w.lam is not None
     lam = w.lam
@@ -112,9 +104,8 @@ def linear(r: Random, tally: Tally, where: str) -> None:
     J = network.jacobian([1] * w.hidden_features)
     shown = f"{where}: {show(w)}, linear"
     true = lambda c: J is not None and exact.norm_at_most(J, c.gamma)  # noqa: E731
-    for rigorous in (False, True):
-        ask = lambda s=rigorous: lben.tightest_bound(w, rigorous=s, activation=sigma)  # noqa: E731
-        judge(tally, f"tightest bound of a linear network{', rigorous' * rigorous}", shown, ask, true)
+    bound = lambda rigorous: lben.tightest_bound(w, rigorous=rigorous, activation=sigma)  # noqa: E731
+    judge_both(tally, "tightest bound of a linear network", shown, bound, true)
     known(
         tally,
         "product bound of a linear network",
