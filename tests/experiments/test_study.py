@@ -1,4 +1,4 @@
-"""The experiments: every row runs, its bound holds, and what is done is not done again."""
+"""Studies: every row runs, its bound holds, and what is done is not done again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import lben
 from lben.data import embedded_mnist
 from lben.experiments import svhn
 from lben.experiments.mnist import Equilibrium, quick, reproduce, rows
-from lben.experiments.regions import read_regions, regions, reproduce_regions
+from lben.experiments.regions import read_regions, reproduce_regions
 from lben.experiments.report import write_report
 from lben.experiments.study import Plan, Result, Row, read_run, run, run_row, slug
 from tests.problems import ROOT, few_images
@@ -248,18 +248,3 @@ def test_a_twisted_file_is_refused_or_read(file: str, finished: Path, tmp_path: 
 def test_reproduce_refuses_an_unknown_recipe(tmp_path: Path) -> None:
     with pytest.raises(lben.InvalidInput, match="recipe must be one of paper, ours, certified"):
         reproduce(Plan(tmp_path, short=True), "best")  # type: ignore[arg-type]
-
-
-def test_regions_are_those_of_the_example(tmp_path: Path) -> None:
-    found = regions(17, extent=4.0)
-    W12, W22 = found.W12[None, :], found.W22[:, None]
-    assert torch.equal(found.diagonal_metric, (W22 < 1).expand(17, 17))
-    assert torch.equal(found.monotone, (W22 < 1) & (4 * (1 - W22) - W12**2 > 1e-9))
-    assert bool((found.diagonal_metric | ~found.monotone).all())
-    assert bool((found.perron_frobenius | ~found.norm).all())
-    assert int(found.diagonal_metric.sum()) > int(found.monotone.sum())
-    written = reproduce_regions(tmp_path, 9)
-    assert torch.equal(read_regions(tmp_path / "regions.json").monotone, written.monotone)
-    (tmp_path / "regions.json").write_text("[]")
-    with pytest.raises(lben.InvalidFile, match="does not hold regions"):
-        reproduce_regions(tmp_path)
