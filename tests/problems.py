@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -37,6 +41,13 @@ SOLVERS: list[lben.Solver] = [
     lben.Anderson(method=lben.ForwardBackward(), max_iterations=50_000),
 ]
 
+# Powers of two by which problems are multiplied, and a test for each precision
+POWERS = {torch.float32: (-110, -80, -60, 0, 60, 100), torch.float64: (-950, -600, -500, 0, 500, 900)}
+DTYPES = pytest.mark.parametrize("dtype", POWERS, ids=["single", "double"])
+
+# W = 0.5 I - 5 [[0, 1], [-1, 0]] of NOTES: Condition W holds, and the ODE does not contract
+COUNTEREXAMPLE = torch.tensor([[0.5, -5.0], [5.0, 0.5]], dtype=torch.float64)
+
 
 def name(case: object) -> str:
     """A short id for a parametrized test."""
@@ -64,6 +75,14 @@ def bare(operator: DenseOperator) -> lben.Weights:
     """Weights of this W and metric whose input is the bias itself: U = I, and no bias of their own."""
     eye, none = torch.eye(operator.size, dtype=operator.W.dtype), torch.zeros(operator.size, dtype=operator.W.dtype)
     return lben.Weights(operator.W.detach(), eye, none, eye, none, operator.lam)
+
+
+def plain(W: Any, U: Any = None, Wo: Any = None, lam: Any = None, gamma: float | None = None) -> lben.Weights:
+    """Weights in double precision without biases; U and Wo are the identity where they are not given."""
+    W, U, Wo, lam = (None if part is None else torch.as_tensor(part, dtype=torch.float64) for part in (W, U, Wo, lam))
+    eye, none = torch.eye(len(W), dtype=torch.float64), torch.zeros(len(W), dtype=torch.float64)
+    U, Wo = eye if U is None else U, eye if Wo is None else Wo
+    return lben.Weights(W, U, none, Wo, torch.zeros(len(Wo), dtype=torch.float64), lam, gamma)
 
 
 def hard_operator(n: int, seed: int = 0) -> DenseOperator:
@@ -120,6 +139,16 @@ def closed_form_triangular() -> tuple[Problem, Tensor]:
     return Problem(DenseOperator(W, lam), lben.Tanh(), b), z
 
 
+def scatter(net: torch.nn.Module, size: float, spread: float, of: tuple[str, ...] = ("",)) -> None:
+    """Scale the free variables, or those whose names end like `of`, and draw the metric anew."""
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if name.endswith(of):
+                parameter.mul_(size)
+            if name.endswith(".d"):
+                parameter.normal_(0, spread)
+
+
 def random_network(
     kind: str,
     sizes: tuple[int, int, int],
@@ -137,12 +166,7 @@ def random_network(
         net: lben.EquilibriumNetwork = lben.LBEN(*sizes, gamma=gamma, activation=activation)
     else:
         net = lben.MON(*sizes, activation=activation)
-    net.double()
-    with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            parameter.mul_(size)
-            if name.endswith(".d"):
-                parameter.normal_(0, spread)
+    scatter(net.double(), size, spread)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
     x, y = torch.randn(16, sizes[0]).double(), torch.randn(16, sizes[2]).double()
     for _ in range(trained):
@@ -152,38 +176,31 @@ def random_network(
     return net.eval()
 
 
+def contracting(
+    n: int, *, rate: float, gamma: float | None = None, size: float = 1.0, spread: float = 0.5, seed: int = 0
+) -> lben.ContractingODE:
+    """A ContractingODE in double precision whose free variables are scaled by `size` and whose metric spreads."""
+    torch.manual_seed(seed)
+    ode = lben.ContractingODE(3, n, 2, rate=rate, gamma=gamma).double()
+    scatter(ode, size, spread, of=(".C", ".Wo"))
+    return ode.eval()
+
+
 def conv_network(
     in_shape: tuple[int, int, int],
     metric: lben.Metric,
     *,
     gamma: float | None = 0.7,
     channels: int = 3,
-    kernel_size: int = 3,
-    pool: int = 1,
-    padding: int = 0,
     size: float = 1.0,
     spread: float = 0.5,
     seed: int = 0,
-    solver: lben.Solver | None = None,
+    **options: Any,
 ) -> lben.ConvLBEN:
-    """A convolutional LBEN in double precision, in evaluation, whose metric spreads."""
+    """A convolutional LBEN in double precision, in evaluation, whose metric spreads; it pools only where told to."""
     torch.manual_seed(seed)
-    net = lben.ConvLBEN(
-        in_shape,
-        channels,
-        3,
-        gamma=gamma,
-        kernel_size=kernel_size,
-        pool=pool,
-        padding=padding,
-        metric=metric,
-        solver=solver,
-    )
-    with torch.no_grad():
-        for name, parameter in net.named_parameters():
-            parameter.mul_(size)
-            if name.endswith(".d"):
-                parameter.normal_(0, spread)
+    net = lben.ConvLBEN(in_shape, channels, 3, gamma=gamma, metric=metric, **{"pool": 1, **options})
+    scatter(net, size, spread)
     return net.double().eval()
 
 
@@ -206,6 +223,25 @@ def mnist_network(gamma: float | None) -> lben.EquilibriumNetwork:
             torch.nn.functional.cross_entropy(logits, data.train_labels[index]).backward()
             optimizer.step()
     return net.eval()
+
+
+def lipsdp(matrices: list[Tensor], slope: float = 0.0) -> float:
+    """The bound of LipSDP as Fazlyab et al. (2019) write it, for slopes in [slope, 1], by Clarabel."""
+    cp = pytest.importorskip("cvxpy")
+    hidden = [len(m) for m in matrices[:-1]]
+    d, n = matrices[0].shape[1], sum(hidden)
+    reads = torch.block_diag(*matrices[:-1]).numpy()  # from (x, all layers but the last) to every pre-activation
+    A = np.hstack([reads, np.zeros((n, d + n - reads.shape[1]))])
+    B = np.hstack([np.zeros((n, d)), np.eye(n)])
+    last = np.hstack([np.zeros((len(matrices[-1]), d + n - hidden[-1])), matrices[-1].numpy()])
+    t, rho = cp.Variable(n, nonneg=True), cp.Variable()
+    T = cp.diag(t)
+    multiplier = (1 + slope) * (A.T @ T @ B + B.T @ T @ A) - 2 * slope * A.T @ T @ A - 2 * B.T @ T @ B
+    inputs = np.diag([1.0] * d + [0.0] * n)
+    X = rho * inputs - multiplier - last.T @ last
+    program = cp.Problem(cp.Minimize(rho), [(X + X.T) / 2 >> 0])
+    program.solve(solver=cp.CLARABEL)
+    return math.sqrt(float(rho.value))
 
 
 def few_images(train: int = 1000, test: int = 100) -> ImageData:

@@ -1,4 +1,4 @@
-"""Activations: sigma = prox^1, prox^alpha by its definition, f by Proposition `sigma`, and what is refused."""
+"""Activations of single units: sigma = prox^1, prox^alpha by its definition, f by Proposition `sigma`, and refusals."""
 
 from __future__ import annotations
 

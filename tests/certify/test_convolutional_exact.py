@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import pytest
@@ -13,8 +13,9 @@ from torch import Tensor
 
 import lben
 from lben.certify.kinds import subject_of
+from tests.rational import Matrix, is_definite
 
-Matrix = list[list[Fraction]]
+METRICS = ["channel", "identity", "pixel"]
 
 
 def circular(kernel: Tensor, high: int, wide: int) -> Matrix:
@@ -53,18 +54,6 @@ def condition(w: lben.ConvWeights, lam: Sequence[float | Fraction], gamma: float
     ]
 
 
-def definite(matrix: Matrix) -> bool:
-    """By elimination: every pivot is above zero."""
-    rows = [row[:] for row in matrix]
-    for k in range(len(rows)):
-        if rows[k][k] <= 0:
-            return False
-        for i in range(k + 1, len(rows)):
-            share = rows[i][k] / rows[k][k]
-            rows[i] = [a - share * b for a, b in zip(rows[i], rows[k], strict=True)]
-    return True
-
-
 def draw(seed: int, metric: lben.Metric) -> tuple[lben.ConvWeights, Tensor | None]:
     """Weights and a metric over many decades."""
     r, generator = random.Random(seed), torch.Generator().manual_seed(seed)
@@ -93,87 +82,107 @@ def draw(seed: int, metric: lben.Metric) -> tuple[lben.ConvWeights, Tensor | Non
     return w, other.repeat(high * wide)
 
 
-@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+def check(
+    metric: lben.Metric,
+    claim: Callable[[lben.ConvWeights, Tensor | None], Matrix | None],
+    *,
+    seeds: int,
+    least: int,
+    true: bool = True,
+) -> None:
+    """What is claimed of drawn weights, and so often at least: matrices that are positive definite, or are not."""
+    claimed = 0
+    for seed in range(seeds):
+        matrix = claim(*draw(seed, metric))
+        if matrix is not None:
+            claimed += 1
+            assert is_definite(matrix) is true, seed
+    assert claimed >= least
+
+
+def bisect(low: float, high: float, above: Callable[[float], bool]) -> tuple[float, float]:
+    """The interval around the number from which on `above` is true, a millionth long."""
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if above(middle) else (middle, high)
+    return low, high
+
+
+@pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("rigorous", [True, False])
 def test_what_holds_is_true(metric: lben.Metric, rigorous: bool) -> None:
     """At the smallest gamma that is said to hold, found by bisection, where every error shows."""
-    held = 0
-    for seed in range(10):
-        w, lam = draw(seed, metric)
-        low, high = -37.0, 36.9
-        if not lben.certify(w, 10.0**high, lam=lam, rigorous=rigorous).holds:
-            continue
-        while high - low > 1e-6:
-            middle = (low + high) / 2
-            holds = lben.certify(w, 10.0**middle, lam=lam, rigorous=rigorous).holds
-            low, high = (low, middle) if holds else (middle, high)
-        held += 1
-        own = (w.metric_diagonal() if lam is None else lam).tolist()
-        assert definite(condition(w, own, 10.0**high)), seed
-    assert held >= 2
+
+    def smallest(w: lben.ConvWeights, lam: Tensor | None) -> Matrix | None:
+        def holds(exponent: float) -> bool:
+            return lben.certify(w, 10.0**exponent, lam=lam, rigorous=rigorous).holds
+
+        if not holds(36.9):
+            return None
+        _, high = bisect(-37.0, 36.9, holds)
+        return condition(w, (w.metric_diagonal() if lam is None else lam).tolist(), 10.0**high)
+
+    check(metric, smallest, seeds=10, least=2)
 
 
-@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+@pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("rigorous", [True, False])
 def test_what_fails_is_false(metric: lben.Metric, rigorous: bool) -> None:
-    """At the largest gamma that is said to fail, found by bisection."""
-    failed = 0
-    for seed in range(10):
-        w, lam = draw(seed, metric)
-        low, high = (-37.0, 36.9) if w.gamma is None or metric != "pixel" else (math.log10(w.gamma),) * 2
-        gamma = 10.0**low if high > low else w.gamma
+    """At the largest gamma that is said to fail, found by bisection; pixel by pixel, at the weights' own."""
+
+    def largest(w: lben.ConvWeights, lam: Tensor | None) -> Matrix | None:
+        def fails(gamma: float) -> bool:
+            return lben.certify(w, gamma, lam=lam, rigorous=rigorous).verdict == "fails"
+
+        searched = w.gamma is None or metric != "pixel"
+        gamma = 10.0**-37.0 if searched else w.gamma
         assert gamma is not None
-        if lben.certify(w, gamma, lam=lam, rigorous=rigorous).verdict != "fails":
-            continue
-        while high - low > 1e-6:
-            middle = (low + high) / 2
-            fails = lben.certify(w, 10.0**middle, lam=lam, rigorous=rigorous).verdict == "fails"
-            low, high = (middle, high) if fails else (low, middle)
+        if not fails(gamma):
+            return None
+        if searched:
+            low, _ = bisect(-37.0, 36.9, lambda exponent: not fails(10.0**exponent))
             gamma = 10.0**low
-        failed += 1
-        own = (w.metric_diagonal() if lam is None else lam).tolist()
-        assert not definite(condition(w, own, gamma)), seed
-    assert failed >= 2
+        return condition(w, (w.metric_diagonal() if lam is None else lam).tolist(), gamma)
+
+    check(metric, largest, seeds=10, least=2, true=False)
 
 
-@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+@pytest.mark.parametrize("metric", METRICS)
 def test_the_monotonicity_is_proved(metric: lben.Metric) -> None:
     """Lam (I - W) + its transpose - 2 m Lam is positive definite, and m is nearly all that can be had."""
-    proved = 0
-    for seed in range(30):
-        w, _ = draw(seed, metric)
+
+    def rest(w: lben.ConvWeights, _: Tensor | None) -> Matrix | None:
         m = subject_of(w).settled().monotonicity
         lam = w.metric_diagonal().tolist()
         if not m > 0:
-            continue
-        proved += 1
+            return None
         matrix = condition(w, lam, None)
         for i, entry in enumerate(lam):
             matrix[i][i] -= 2 * Fraction(m) * Fraction(entry)
-        assert definite(matrix), seed
-    assert proved >= 8
+        return matrix
+
+    check(metric, rest, seeds=30, least=8)
 
 
-@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+@pytest.mark.parametrize("metric", METRICS)
 def test_the_product_bound_is_proved(metric: lben.Metric) -> None:
     """With the metric times |Wo Lam^(-1/2)|/|Lam^(1/2) U| the condition holds at the bound, by its derivation."""
-    proved = 0
-    for seed in range(30):
-        w, _ = draw(seed, metric)
+
+    def at_the_bound(w: lben.ConvWeights, _: Tensor | None) -> Matrix | None:
         try:
             bound = lben.product_bound(w)
         except lben.LbenError:
-            continue
-        proved += 1
+            return None
         dense, root = w.dense(), w.metric_diagonal().sqrt()
         out = float(torch.linalg.matrix_norm(dense.Wo / root, 2))
         into = float(torch.linalg.matrix_norm(root[:, None] * dense.U, 2))
         lam = [Fraction(entry) * Fraction(out) / Fraction(into) for entry in w.metric_diagonal().tolist()]
-        assert definite(condition(w, lam, bound)), seed
-    assert proved >= 8
+        return condition(w, lam, bound)
+
+    check(metric, at_the_bound, seeds=30, least=8)
 
 
-@pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])
+@pytest.mark.parametrize("metric", METRICS)
 def test_the_product_bound_of_one_pixel_is_not_below_its_constant(metric: lben.Metric) -> None:
     """W = 1 - t, which no double is: y = x/t where x > 0."""
     one, zero = torch.ones(1, 1, 1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
@@ -203,10 +212,10 @@ def test_a_gamma_just_below_its_own_is_not_its_own() -> None:
     assert lben.certify(w, rigorous=True).holds
     for steps in range(1, 10):
         below = 1.0 - steps * 2.0**-53
-        truth = definite(condition(w, [1.0], below))
+        truth = is_definite(condition(w, [1.0], below))
         assert not lben.certify(w, below, rigorous=True).holds or truth
         assert not lben.certify(w, below).holds or truth
-    assert not definite(condition(w, [1.0], 1.0 - 2.0**-53))
+    assert not is_definite(condition(w, [1.0], 1.0 - 2.0**-53))
 
 
 @pytest.mark.parametrize("size", [1.0, 0.0415335])
@@ -222,7 +231,7 @@ def test_terms_that_cancel_by_rounding_are_not_taken_for_zero(size: float) -> No
                 gamma = own / size * (1 + steps * 2.0**-52)
                 for rigorous in (False, True):
                     found, truth = lben.certify(w, gamma, lam=lam, rigorous=rigorous), condition(w, lam.tolist(), gamma)
-                    assert found.verdict == "undecided" or found.holds == definite(truth)
+                    assert found.verdict == "undecided" or found.holds == is_definite(truth)
         assert lben.certify(w, rigorous=True).holds
 
 

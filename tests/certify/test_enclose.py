@@ -18,6 +18,7 @@ from lben.certify.kinds import subject_of
 from lben.solvers.base import Problem
 from lben.solvers.loop import solve
 from tests import problems
+from tests.rational import exact, is_definite
 
 SCALES = [1e-300, 1e-159, 1e-40, 1e-20, 1e-5, 1.0, 1e5, 1e20, 1e100]
 
@@ -31,11 +32,6 @@ def weights(n: int, seed: int, dtype: torch.dtype, spread: float = 0.5) -> lben.
             parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=dtype))
         net.parameterization.d.mul_(spread)  # type: ignore[operator]
     return net.weights().detach()
-
-
-def exactly(tensor: Tensor) -> list[Any]:
-    """The numbers of a tensor as fractions."""
-    return [exactly(row) for row in tensor] if tensor.dim() else Fraction(tensor.item())  # type: ignore[return-value]
 
 
 def solve_exactly(A: list[list[Fraction]], b: list[Fraction]) -> list[Fraction]:
@@ -53,7 +49,7 @@ def solve_exactly(A: list[list[Fraction]], b: list[Fraction]) -> list[Fraction]:
 
 def relu_equilibrium(w: lben.Weights, x: Tensor, guess: Tensor) -> list[Fraction] | None:
     """The equilibrium of one x in rationals; None if the units that `guess` shows alive are not those that are."""
-    W, U, bz, row = exactly(w.W), exactly(w.U), exactly(w.bz), exactly(x)
+    W, U, bz, row = exact(w.W), exact(w.U), exact(w.bz), exact(x)
     n = len(bz)
     b = [bz[i] + sum(u * a for u, a in zip(U[i], row, strict=True)) for i in range(n)]
     alive = [i for i in range(n) if guess[i] > 0]
@@ -93,11 +89,11 @@ def test_errors_are_true_in_exact_arithmetic(dtype: torch.dtype) -> None:
             z = relu_equilibrium(w, x[i], alive[i])
             if z is None:
                 continue
-            lam, mine = exactly(w.metric()), exactly(solution.z[i].detach())
+            lam, mine = exact(w.metric()), exact(solution.z[i].detach())
             error = sum(a * (b - c) ** 2 for a, b, c in zip(lam, mine, z, strict=True))
             assert error <= Fraction(float(bound[i])) ** 2
             for k in range(2):
-                y = exactly(w.by)[k] + sum(a * b for a, b in zip(exactly(w.Wo)[k], z, strict=True))
+                y = exact(w.by)[k] + sum(a * b for a, b in zip(exact(w.Wo)[k], z, strict=True))
                 assert abs(y - Fraction(found.y[i, k].item())) <= Fraction(found.error[i, k].item())
             checked += 1
     assert checked > 30
@@ -273,7 +269,7 @@ def test_an_enclosure_reads_as_a_sentence() -> None:
 
 @pytest.mark.parametrize("spread", [0.5, 5.0, 40.0])
 def test_monotonicity_is_not_overstated(spread: float) -> None:
-    """m of the stored numbers, by an exact Sylvester test: 2 Lam - Lam W - W' Lam - 2 m Lam has positive minors."""
+    """m of the stored numbers, by an exact elimination: 2 Lam - Lam W - W' Lam - 2 m Lam is positive definite."""
     for seed in range(12):
         w = weights(1 + seed % 5, seed, torch.float64, spread)
         m = sure_monotonicity(w.W, w.metric(), w.operator().monotonicity)
@@ -281,17 +277,13 @@ def test_monotonicity_is_not_overstated(spread: float) -> None:
         assert m <= computed or m == pytest.approx(computed)
         if not m > 0:
             continue
-        W, lam, bound = exactly(w.W), exactly(w.metric()), Fraction(m)
+        W, lam, bound = exact(w.W), exact(w.metric()), Fraction(m)
         n = len(lam)
         X = [
             [2 * lam[i] * (1 - bound) * (i == j) - lam[i] * W[i][j] - lam[j] * W[j][i] for j in range(n)]
             for i in range(n)
         ]
-        for k in range(n):  # pivots of the elimination, all positive if and only if X is positive definite
-            assert X[k][k] > 0
-            for i in range(k + 1, n):
-                factor = X[i][k] / X[k][k]
-                X[i] = [a - factor * c for a, c in zip(X[i], X[k], strict=True)]
+        assert is_definite(X)
 
 
 @pytest.mark.parametrize("metric", ["channel", "identity", "pixel"])

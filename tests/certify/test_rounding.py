@@ -3,132 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 import lben
 from lben.certify.dense import _difference
-from lben.certify.wellposed import MOST_UNITS
-from lben.numerics import barrier
-from lben.numerics.enclosed import Enclosed, definite, solve
-
-Exact = list[list[Fraction]]
-
-
-def exact(matrix: Tensor) -> Exact:
-    return [[Fraction(entry) for entry in row] for row in matrix.tolist()]
-
-
-def times(A: Exact, B: Exact) -> Exact:
-    return [
-        [sum((a * b for a, b in zip(row, column, strict=True)), Fraction(0)) for column in zip(*B, strict=True)]
-        for row in A
-    ]
-
-
-def contains(found: Enclosed, truth: Exact) -> bool:
-    mids, errors = found.mid.tolist(), found.error.tolist()
-    return all(
-        not (math.isfinite(mid) and math.isfinite(error)) or abs(Fraction(mid) - value) <= Fraction(error)
-        for row in zip(mids, errors, truth, strict=True)
-        for mid, error, value in zip(*row, strict=True)
-    )
-
-
-def is_definite(X: Exact) -> bool:
-    X = [list(row) for row in X]
-    for k in range(len(X)):
-        if X[k][k] <= 0:
-            return False
-        for i in range(k + 1, len(X)):
-            factor = X[i][k] / X[k][k]
-            X[i] = [a - factor * b for a, b in zip(X[i], X[k], strict=True)]
-    return True
-
-
-def draw(seed: int, *shape: int, decades: float = 0.0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    sizes = 10 ** (decades * (2 * torch.rand(*shape, generator=generator, dtype=torch.float64) - 1))
-    return torch.randn(*shape, generator=generator, dtype=torch.float64) * sizes
-
-
-def plain(W: Any, U: Any, Wo: Any, lam: Any = None) -> lben.Weights:
-    W, U, Wo = (torch.as_tensor(part, dtype=torch.float64) for part in (W, U, Wo))
-    bz, by = torch.zeros(len(W), dtype=torch.float64), torch.zeros(len(Wo), dtype=torch.float64)
-    return lben.Weights(W, U, bz, Wo, by, None if lam is None else torch.as_tensor(lam, dtype=torch.float64))
-
-
-seeds, decades = st.integers(0, 10**6), st.sampled_from([0.0, 3.0, 100.0, 160.0, 300.0])
-
-
-@settings(max_examples=200, deadline=None)
-@given(seeds, decades)
-def test_enclosures_contain_the_exact_results(seed: int, decades: float) -> None:
-    a, b = draw(seed, 3, 4, decades=decades), draw(seed + 1, 4, 2, decades=decades)
-    A, B = Enclosed.exact(a), Enclosed.exact(b)
-    product = times(exact(a), exact(b))
-    assert contains(A @ B, product)
-    assert contains(A @ B @ Enclosed.exact(b.T), times(product, exact(b.T)))
-    c = draw(seed + 2, 3, 4, decades=decades)
-    C = Enclosed.exact(c)
-    pairs = [list(zip(*rows, strict=True)) for rows in zip(exact(a), exact(c), strict=True)]
-    assert contains(A + C, [[x + y for x, y in row] for row in pairs])
-    assert contains(A - C, [[x - y for x, y in row] for row in pairs])
-    assert contains(A * C, [[x * y for x, y in row] for row in pairs])
-    assert contains(C.inverse(), [[1 / y for _, y in row] for row in pairs])
-    k = torch.randint(-1500, 1500, (3, 4), generator=torch.Generator().manual_seed(seed))
-    shifted = [
-        [x * Fraction(2) ** j for (x, _), j in zip(*rows, strict=True)] for rows in zip(pairs, k.tolist(), strict=True)
-    ]
-    assert contains(A.shifted(k), shifted)
-
-
-@settings(max_examples=100, deadline=None)
-@given(seeds, st.sampled_from([1.0, 1e-6, 1e-12, 1e-15]), st.sampled_from([0.0, 8.0]))
-def test_a_solution_is_enclosed_or_refused(seed: int, singular: float, decades: float) -> None:
-    """X is drawn first: A X, rounded, is B, and the exact A^-1 B is checked by Cramer's rule of a 2 x 2 system."""
-    a = draw(seed, 2, 2, decades=decades)
-    a[1] = a[0] * float(draw(seed + 1, 1)) + singular * a[1]
-    b = draw(seed + 2, 2, 3, decades=decades)
-    found = solve(Enclosed.exact(a), Enclosed.exact(b))
-    (p, q), (r, s) = exact(a)
-    assume(p * s != q * r)
-    if singular == 1.0 and decades == 0.0:
-        assert found is not None
-    if found is not None:
-        top, bottom = exact(b)
-        det = p * s - q * r
-        truth = [
-            [(s * x - q * y) / det for x, y in zip(top, bottom, strict=True)],
-            [(p * y - r * x) / det for x, y in zip(top, bottom, strict=True)],
-        ]
-        assert contains(found, truth)
-
-
-@settings(max_examples=300, deadline=None)
-@given(seeds, st.integers(1, 5), st.sampled_from([0.0, 1e-16, -1e-16, 1e-15, -1e-14, 1e-12, -1e-9, 0.1]), decades)
-def test_definite_is_never_wrong(seed: int, n: int, smallest: float, decades: float) -> None:
-    Q = torch.linalg.qr(draw(seed, n, n)).Q
-    values = draw(seed + 1, n).abs() + 0.1
-    values[0] = smallest
-    X = Q @ torch.diag(values) @ Q.T
-    scale = draw(seed + 2, n, decades=decades / 3).abs()
-    X = scale[:, None] * ((X + X.T) / 2) * scale
-    X = X.tril() + X.tril(-1).T
-    verdict, truth = definite(Enclosed.exact(X)), is_definite(exact(X))
-    assert verdict in ("undecided", "holds" if truth else "fails")
-    if smallest == 0.1:
-        assert verdict == "holds"
-    if smallest == -1e-9:
-        assert verdict == "fails"
-
+from tests.problems import plain
+from tests.rational import decades, draw, exact, is_definite, seeds
 
 LINEAR = lben.PerUnit([lben.Identity(), lben.Identity(), lben.ReLU()])
 
@@ -147,7 +33,8 @@ def slope(weights: lben.Weights) -> Fraction:
     """The exact slope of `nearly_cancelled` for the inputs at which its third unit is positive, if they are such."""
     (a, b, _), (c, d, _), (_, big, _) = exact(weights.W)
     (u,), (v,), _ = exact(weights.U)
-    return abs(big * ((1 - a) * v + c * u) / ((1 - a) * (1 - d) - b * c))
+    found: Fraction = abs(big * ((1 - a) * v + c * u) / ((1 - a) * (1 - d) - b * c))
+    return found
 
 
 @settings(max_examples=100, deadline=None)
@@ -252,82 +139,6 @@ def test_well_posedness_near_its_boundary_is_never_wrong(seed: int, n: int, beyo
             for l, *rows in zip(lam.tolist(), identity, exact(W), strict=True)  # noqa: E741
         ]
         assert not claimed or is_definite([[half[i][j] + half[j][i] for j in range(n)] for i in range(n)])
-
-
-def records() -> Iterator[tuple[Any, bool]]:
-    torch.manual_seed(0)
-    net = lben.LBEN(3, 4, 2, gamma=1.0).double()
-    yield lben.certify(net), True
-    yield lben.certify(net, 1e-3), False
-    yield lben.certify(plain([[1.0]], [[1.0]], [[1.0]], [1.0])), False
-    yield lben.well_posed(net), True
-    yield lben.well_posed(2 * torch.eye(3)), False
-    yield lben.contraction(plain([[0.5]], [[1.0]], [[1.0]])), True
-    yield lben.contraction(plain([[2.0]], [[1.0]], [[1.0]])), False
-    yield lben.frequency_test(torch.tensor([[0.5]])), True
-    yield lben.frequency_test(torch.tensor([[2.0]])), False
-    yield lben.incremental_gain(plain([[0.5]], [[1.0]], [[1.0]])), True
-    yield lben.incremental_gain(plain([[2.0]], [[1.0]], [[1.0]])), False
-
-
-def test_a_verdict_is_a_truth_value() -> None:
-    for record, truth in records():
-        assert bool(record) is record.holds is truth, record
-
-
-def test_what_has_no_verdict_is_neither_true_nor_false() -> None:
-    torch.manual_seed(0)
-    net, x = lben.LBEN(3, 4, 2, gamma=1.0).double(), draw(0, 4, 3)
-    accuracy = lben.certified_accuracy(net, x, torch.zeros(4, dtype=torch.int64), [0.1])
-    for record in (lben.certified_radius(net, x), lben.lipschitz_lower_bound(net, x, restarts=1, steps=1), accuracy):
-        with pytest.raises(lben.InvalidInput, match=type(record).__name__):
-            bool(record)
-
-
-VERBS: list[Callable[[Any], object]] = [
-    lben.certify,
-    lben.tightest_bound,
-    lben.product_bound,
-    lben.well_posed,
-    lben.contraction,
-    lben.frequency_test,
-    lben.incremental_gain,
-    lambda net: lben.certified_radius(net, torch.zeros(1, 2)),
-    lben.lipschitz_lower_bound,
-]
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_networks_beyond_the_stated_size_are_refused_before_any_matrix_is_made(verb: Callable[[Any], object]) -> None:
-    zero, n = torch.zeros(1, 1), MOST_UNITS + 1
-    weights = lben.Weights(
-        zero.expand(n, n), zero.expand(n, 2), zero[0].expand(n), zero.expand(2, n), zero[0].expand(2)
-    )
-    with pytest.raises(lben.InvalidInput, match=f"{n:,} units are too many.*at most {MOST_UNITS:,}"):
-        verb(weights)
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_tensors_without_numbers_are_refused(verb: Callable[[Any], object]) -> None:
-    with pytest.raises(lben.InvalidInput, match="meta"):
-        verb(lben.LBEN(2, 3, 2, gamma=1.0).to("meta"))
-
-
-def test_a_metric_without_numbers_is_refused() -> None:
-    with pytest.raises(lben.InvalidInput, match="meta"):
-        lben.certify(lben.LBEN(2, 3, 2, gamma=1.0), lam=torch.ones(3, device="meta"))
-
-
-def test_a_search_that_is_stopped_still_proves_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = lben.LBEN(4, 6, 2, gamma=1.0).double()
-    best = lben.tightest_bound(net)
-    monkeypatch.setattr(barrier, "_ALL_STEPS", 4)
-    found = lben.tightest_bound(net)
-    assert "stopped" in found.method
-    assert found
-    assert found.gamma is not None
-    assert best.gamma is not None
-    assert found.gamma >= best.gamma * (1 - 1e-6)
 
 
 def test_flushed_small_numbers_change_no_verdict() -> None:

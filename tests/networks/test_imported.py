@@ -6,10 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import cvxpy
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,6 +18,7 @@ from lben.networks.layered import layered_metric
 from lben.operators.dense import DenseOperator
 from lben.solvers.base import Problem
 from lben.solvers.loop import solve
+from tests.problems import lipsdp
 
 SMOOTH: list[Callable[[], nn.Module]] = [nn.Tanh, nn.Sigmoid, nn.Softplus, nn.ELU]
 KINKED: list[Callable[[], nn.Module]] = [
@@ -53,25 +51,6 @@ def tightest(net: lben.LayeredNetwork | lben.Weights) -> float:
     gamma = lben.tightest_bound(net).gamma
     assert gamma is not None
     return gamma
-
-
-def lipsdp(matrices: list[Tensor], slope: float = 0.0) -> float:
-    """The bound of LipSDP as Fazlyab et al. (2019) write it, for slopes in [slope, 1], by Clarabel."""
-    cp: Any = cvxpy
-    hidden = [len(m) for m in matrices[:-1]]
-    d, n = matrices[0].shape[1], sum(hidden)
-    reads = torch.block_diag(*matrices[:-1]).numpy()  # from (x, all layers but the last) to every pre-activation
-    A = np.hstack([reads, np.zeros((n, d + n - reads.shape[1]))])
-    B = np.hstack([np.zeros((n, d)), np.eye(n)])
-    last = np.hstack([np.zeros((len(matrices[-1]), d + n - hidden[-1])), matrices[-1].numpy()])
-    t, rho = cp.Variable(n, nonneg=True), cp.Variable()
-    T = cp.diag(t)
-    multiplier = (1 + slope) * (A.T @ T @ B + B.T @ T @ A) - 2 * slope * A.T @ T @ A - 2 * B.T @ T @ B
-    inputs = np.diag([1.0] * d + [0.0] * n)
-    X = rho * inputs - multiplier - last.T @ last
-    program = cp.Problem(cp.Minimize(rho), [(X + X.T) / 2 >> 0])
-    program.solve(solver=cp.CLARABEL)
-    return math.sqrt(float(rho.value))
 
 
 @st.composite
