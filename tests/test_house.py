@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import lben
+from tests.problems import ROOT
 
 SOURCE = Path(lben.__file__).parent
-ROOT = Path(__file__).parent.parent
 FILES = sorted(file for folder in ("src", "tests", "benchmarks", "examples") for file in (ROOT / folder).rglob("*.py"))
 MODULES = {
     ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"): file
