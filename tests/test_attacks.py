@@ -183,3 +183,10 @@ def test_an_attack_that_leaves_all_equilibria_behind_goes_on(method: lben.Attack
     assert bool(result.inputs.isfinite().all())
     assert float(result.error[0]) > 0
     assert bool(result.unsolved.any())
+
+
+def test_labels_made_in_inference_mode_serve() -> None:
+    with torch.inference_mode():
+        labels = torch.zeros(2, dtype=torch.long)
+    result = lben.attack(lben.LBEN(16, 4, 2, gamma=1.0).eval(), torch.rand(2, 16), labels, [0.1], steps=2)
+    assert result.success.shape == (1, 2)

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from lben.errors import InvalidInput
+from lben.errors import InvalidInput, NotFinite
 
 _MOST_ENTRIES = 2**31
 FLOATS = (torch.float32, torch.float64)
@@ -106,7 +106,7 @@ def finite(name: str, tensor: Tensor) -> Tensor:
     bad = ~torch.isfinite(there(name, tensor))
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])
-        raise InvalidInput(f"{name} holds {tensor[where].item()} at index {where}: every entry must be finite.")
+        raise NotFinite(f"{name} holds {tensor[where].item()} at index {where}: every entry must be finite.")
     return tensor
 
 
@@ -117,7 +117,7 @@ def bounded(what: str, *matrices: Tensor) -> None:
     """
     for matrix in matrices:
         if not bool(torch.isfinite(matrix).all()):
-            raise InvalidInput(f"{what} overflows: the weights or the metric are too large, or not finite.")
+            raise NotFinite(f"{what} overflows: the weights or the metric are too large, or not finite.")
 
 
 def there(name: str, tensor: Tensor) -> Tensor:

@@ -25,6 +25,10 @@ class InvalidInput(LbenError, ValueError):
     """An argument has a value, shape or dtype that cannot be used."""
 
 
+class NotFinite(InvalidInput):
+    """A number is NaN or infinite: given as one, or become one on the way."""
+
+
 class InvalidActivation(InvalidInput):
     """A function whose slope leaves [0, 1] was offered as an activation."""
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lben
-from lben.activations.polyhedron import Faces, active_constraints, settle
+from lben.activations.polyhedron import Faces, active_constraints, dual_projection, settle
 from tests.blocks import points, random_polyhedron
 
 
@@ -172,3 +172,37 @@ def test_degenerate_polyhedra() -> None:
     assert torch.allclose(
         lben.Polyhedron([[1.0, 0], [0, 1], [-1, 0], [0, -1]], [1.0, 1, 1, 1]).project(v), v.clamp(-1, 1), atol=1e-12
     )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dependent_triples_among_many_constraints_are_projected_onto(seed: int) -> None:
+    """Too many sets to look through when it is made: what double precision cannot decide, rational arithmetic does."""
+    generator = torch.Generator().manual_seed(seed + 7)
+    C = torch.randn(60, 6, generator=generator, dtype=torch.float64)
+    C = C / C.norm(dim=1, keepdim=True)
+    both = C[0] + C[1]
+    C[2] = both + 1e-8 * torch.randn(6, generator=generator, dtype=torch.float64)
+    C[2] /= C[2].norm()
+    d = torch.full((60,), 3.0, dtype=torch.float64)
+    d[:3] = torch.tensor([1.0, 1.0, 2 / float(both.norm())])
+    polyhedron = lben.Polyhedron(C, d)
+    v = 5 * torch.randn(300, 6, generator=generator, dtype=torch.float64)
+    z = polyhedron.project(v)
+    assert float((z @ C.T - d).max()) <= 1e-12
+    apart, before = torch.pdist(z), torch.pdist(v)
+    assert bool((apart <= before * (1 + 1e-9)).all())
+
+
+def test_rational_projections_are_those_of_the_faces() -> None:
+    generator = torch.Generator().manual_seed(0)
+    C, d = torch.randn(7, 3, generator=generator).double(), torch.rand(7, generator=generator).double()
+    C = C / C.norm(dim=1, keepdim=True)
+    polyhedron = lben.Polyhedron(C, d)
+    v = 3 * torch.randn(40, 3, generator=generator).double()
+    for row, wanted in zip(v, polyhedron.project(v), strict=True):
+        found = dual_projection(C, d, row[None])
+        assert found is not None
+        M, z0 = found
+        assert torch.allclose(row @ M[0] + z0[0], wanted, atol=1e-13)
+    empty = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double(), torch.tensor([-1.0, -1.0]).double()
+    assert dual_projection(*empty, torch.zeros(1, 2).double()) is None

@@ -121,7 +121,7 @@ def edited(r: Random, description: dict[str, Any], tensors: dict[str, Tensor]) -
             old = tensors[name]
             values = (
                 old * float("nan"),
-                -old,
+                old * -1,
                 old * 0,
                 old * 1e30,
                 old.reshape(-1)[:0],

@@ -120,3 +120,13 @@ def test_unconstrained_weights_are_judged_and_bounded() -> None:
     for bound in (lben.tightest_bound, lben.product_bound):
         with pytest.raises(lben.NotWellPosed, match="No diagonal metric satisfies Condition W"):
             bound(net)
+
+
+@pytest.mark.parametrize("size", [2, 5, 48, 64, 129])
+@pytest.mark.parametrize("radius", [0.5, 0.99])
+def test_matrices_of_equal_entries_are_well_posed(size: int, radius: float) -> None:
+    """LAPACK's search for the eigenvalues of some of them does not converge."""
+    found = lben.well_posed(torch.full((size, size), radius / size, dtype=torch.float64))
+    assert found
+    assert found.perron_frobenius
+    assert found.norm

@@ -35,13 +35,13 @@ def small(recipe: str = "paper", hidden: int = 15) -> list[Row]:
 
 @pytest.mark.parametrize("row", small(), ids=lambda row: slug(row.name))
 def test_every_row_trains_two_epochs_and_its_bound_holds(row: Row, tmp_path: Path) -> None:
-    check(row, run_row(row, few_images(), tmp_path), tmp_path)
+    check(row, run_row(row, few_images(300, 40), tmp_path), tmp_path)
 
 
 def test_a_convolutional_row_and_its_report(tmp_path: Path) -> None:
     row = svhn.quick(svhn.rows(), epochs=2, channels=1)[3]
     assert row.gamma == 2.0
-    (result,) = run([row], few_images(), tmp_path, title="Small convolutions")
+    (result,) = run([row], few_images(300, 40), tmp_path, title="Small convolutions")
     check(row, result, tmp_path / slug(row.name))
     page = write_report(tmp_path)[1].read_text()
     assert "one entry of the metric a channel" in page
@@ -106,23 +106,23 @@ def test_all_equilibrium_models_start_at_one_point() -> None:
 
 def test_side_by_side_and_again(tmp_path: Path) -> None:
     chosen = [row for row in small(hidden=10) if row.name in ("MON", "plain")]
-    first = run(chosen, few_images(), tmp_path, jobs=2)
+    first = run(chosen, few_images(300, 40), tmp_path, jobs=2)
     assert [result.row["name"] for result in first] == ["MON", "plain"]
     written = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/result.json"))]
-    again = run(chosen, few_images(), tmp_path)
+    again = run(chosen, few_images(300, 40), tmp_path)
     assert [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/result.json"))] == written
     assert again == first
     assert read_run(tmp_path)[1] == first
     longer = [replace(row, config=replace(row.config, epochs=3)) for row in chosen]
     with pytest.raises(lben.InvalidFile, match="other options"):
-        run(longer, few_images(), tmp_path)
+        run(longer, few_images(300, 40), tmp_path)
     with pytest.raises(lben.InvalidFile, match="holds another run"):
-        run(chosen[:1], few_images(), tmp_path)
+        run(chosen[:1], few_images(300, 40), tmp_path)
     (tmp_path / "mon" / "result.json").write_text("{}")
     with pytest.raises(lben.InvalidFile, match="not the result of a row"):
-        run(chosen, few_images(), tmp_path)
+        run(chosen, few_images(300, 40), tmp_path)
     with pytest.raises(lben.InvalidInput, match="different names"):
-        run([chosen[0], chosen[0]], few_images(), tmp_path / "other")
+        run([chosen[0], chosen[0]], few_images(300, 40), tmp_path / "other")
 
 
 SIDE_BY_SIDE = """
@@ -152,19 +152,19 @@ def test_rows_side_by_side_name_themselves_and_their_epochs(tmp_path: Path) -> N
 def test_a_dask_cluster_runs_the_rows(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     chosen = [row for row in small(hidden=10) if row.name in ("LMT c=1", "plain")]
-    alone = [run_row(row, few_images(), tmp_path / "alone" / slug(row.name)) for row in chosen]
+    alone = [run_row(row, few_images(300, 40), tmp_path / "alone" / slug(row.name)) for row in chosen]
     options = {"dashboard_address": None, "host": "127.0.0.1", "processes": True}
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
-        found = run(chosen, few_images(), tmp_path / "cluster", cluster=cluster.scheduler_address)
+        found = run(chosen, few_images(300, 40), tmp_path / "cluster", cluster=cluster.scheduler_address)
     for one, other in zip(alone, found, strict=True):
         assert one.row == other.row
         assert one.measured.error == pytest.approx(other.measured.error, abs=0.011)  # threads may sum otherwise
     with distributed.LocalCluster(n_workers=1, threads_per_worker=2, **options) as cluster:
         with pytest.raises(lben.InvalidInput, match="--nthreads 1"):
-            run(chosen, few_images(), tmp_path / "threads", cluster=cluster.scheduler_address)
+            run(chosen, few_images(300, 40), tmp_path / "threads", cluster=cluster.scheduler_address)
         address = cluster.scheduler_address
     with pytest.raises(lben.InvalidInput, match="no Dask scheduler"):
-        run(chosen, few_images(), tmp_path / "nobody", cluster=address)
+        run(chosen, few_images(300, 40), tmp_path / "nobody", cluster=address)
 
 
 def test_an_interrupted_command_goes_on(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_twisted_file_is_refused_or_read(file: str, finished: Path, tmp_path: 
             refused += str(place / file) in str(error) and len(str(error).splitlines()) == 1
         else:
             read += 1
-            if read % 40 == 1:  # each takes a second
+            if read % 150 == 1:  # each takes a second
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # matplotlib's, of axes without an extent
                     write_report(place)
@@ -248,3 +248,9 @@ def test_a_twisted_file_is_refused_or_read(file: str, finished: Path, tmp_path: 
 def test_reproduce_refuses_an_unknown_recipe(tmp_path: Path) -> None:
     with pytest.raises(lben.InvalidInput, match="recipe must be one of paper, ours, certified"):
         reproduce(Plan(tmp_path, short=True), "best")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("folder", [None, 5, b"x"])
+def test_what_is_no_path_is_no_run(folder: Any) -> None:
+    with pytest.raises(lben.InvalidInput, match="named by a path"):
+        read_run(folder)

@@ -286,3 +286,12 @@ def test_bad_input_is_named(call: Callable[[], object], words: str) -> None:
         call()
     assert isinstance(caught.value, ValueError)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("dtype", "gamma"), [(torch.float32, 5e-3), (torch.float64, 5e-5)])
+def test_bounds_too_small_to_train_with_are_refused(dtype: torch.dtype, gamma: float) -> None:
+    net = lben.ConvLBEN((1, 4, 4), 2, 3, gamma=gamma, pool=2).to(dtype)
+    x = torch.rand(2, 16, dtype=dtype)
+    with pytest.raises(lben.InvalidInput, match="too small to train with"):
+        net(x)
+    assert net.eval()(x).shape == (2, 3)

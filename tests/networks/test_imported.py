@@ -318,3 +318,18 @@ def test_a_thousand_units_in_minutes(sizes: tuple[int, ...]) -> None:
     assert bound.gamma is not None
     assert bound.method.startswith("barrier method, checked")
     assert bound.gamma < 0.5 * product_of_norms(module)
+
+
+def test_more_units_than_can_be_certified_are_refused_before_they_are_made() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(12544, 10))
+    with pytest.raises(lben.InvalidInput, match="12,544 units are too many"):
+        lben.from_sequential(module, input_shape=(1, 28, 28))
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [(lben.Normalize(0.0, 2.0), "at the head alone"), (lben.LBEN(4, 3, 4, gamma=1.0), r"lben.certify\(net\)")],
+)
+def test_modules_of_our_own_are_refused_with_what_helps(stage: nn.Module, words: str) -> None:
+    with pytest.raises(lben.InvalidInput, match=words):
+        lben.from_sequential(nn.Sequential(nn.Linear(4, 4), stage))

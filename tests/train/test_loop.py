@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import lben
-from lben.data import RegressionData, embedded_mnist
+from lben.data import ImageData, RegressionData, embedded_mnist
 from lben.train import CrossEntropy, MeanSquare, TrainConfig, error_rate, fit
 from tests.problems import ROOT, few_images
 from tests.train.runs import APART, ONCE, network, plain, same, small_lben
@@ -169,3 +169,13 @@ def test_a_loss_that_does_not_fit_is_refused() -> None:
         fit(lben.LBEN(3, 4, 2, gamma=1.0), data, ONCE)
     with pytest.raises(lben.InvalidInput, match="function of network, outputs and targets"):
         TrainConfig(loss=nn.MSELoss())
+
+
+def test_a_label_out_of_range_is_no_divergence() -> None:
+    """Wherever it stands: in a later batch to train on, or among those to test on."""
+    x, y = torch.rand(40, 3), torch.zeros(40, dtype=torch.long)
+    wrong = y.clone()
+    wrong[7] = 2
+    for data in (ImageData(x, y, x, wrong), ImageData(x, wrong, x, y)):
+        with pytest.raises(lben.InvalidInput, match="There is a label 2, but the network has 2 outputs"):
+            fit(lben.LBEN(3, 4, 2, gamma=1.0), data, TrainConfig(epochs=2, batch_size=4))

@@ -4,7 +4,7 @@ On every face the projection is affine, z = M v + z0, with M the orthogonal proj
 Small polyhedra are looked through: the maps of all sets of at most k independent constraints, made in rational
 arithmetic, are tried at once, for all rows. For large ones DAQP, a dual active-set method, proposes the active
 constraints row by row. Either way the optimality conditions decide, to rounding: a proposal that fails them is mended,
-or refused.
+or the row is projected in rational arithmetic.
 
 Rounding of size eps moves a face by eps divided by the smallest singular value of its normals, of length one; so
 constraints that can be active together must not be too nearly dependent.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
@@ -254,3 +255,65 @@ def _pieces(C: Tensor, d: Tensor, active: Tensor, least: Tensor) -> tuple[Tensor
         _, *exact, _ = _exact_piece(C, d, tuple(pattern.nonzero()[:, 0].tolist()))
         M[rows], z0[rows], heights[rows] = (part.to(C.device) for part in exact)
     return M, z0, heights
+
+
+def dual_projection(C: Tensor, d: Tensor, v: Tensor) -> tuple[Tensor, Tensor] | None:
+    """M and z0 for one row v, by the dual active-set method of Goldfarb and Idnani (1983) in rational arithmetic.
+
+    From z = v on, the constraint that z violates most is taken in, and those whose multipliers would turn negative are
+    left out; without rounding this ends at the projection, however nearly parallel the constraints are. None if there
+    is none. It is for the few rows that double precision cannot decide.
+    """
+    normals = [[Fraction(c) for c in row] for row in C.tolist()]
+    limits, z = [Fraction(limit) for limit in d.tolist()], [Fraction(x) for x in v[0].tolist()]
+    active: list[int] = []
+    multipliers: list[Fraction] = []
+    while True:
+        above = [_inner(normal, z) - limit for normal, limit in zip(normals, limits, strict=True)]
+        entering = max(range(len(above)), key=above.__getitem__)
+        if above[entering] <= 0:
+            break
+        own = Fraction(0)
+        while True:
+            held = [normals[i] for i in active]
+            pulls = _solve_gram(held, normals[entering])
+            along = [
+                c - _inner(pulls, column) for c, column in zip(normals[entering], _columns(held, len(z)), strict=True)
+            ]
+            blocking = min(
+                ((u / pull, k) for k, (u, pull) in enumerate(zip(multipliers, pulls, strict=True)) if pull > 0),
+                default=None,
+            )
+            length = _inner(along, along)
+            full = (_inner(normals[entering], z) - limits[entering]) / length if length else None
+            if full is None and blocking is None:
+                return None
+            step = min(s for s in (full, blocking and blocking[0]) if s is not None)
+            z = [x - step * a for x, a in zip(z, along, strict=True)]
+            multipliers, own = [u - step * pull for u, pull in zip(multipliers, pulls, strict=True)], own + step
+            if step == full:
+                active, multipliers = [*active, entering], [*multipliers, own]
+                break
+            assert blocking is not None
+            del active[blocking[1]], multipliers[blocking[1]]
+    _, M, z0, _, _ = _exact_piece(C, d, tuple(active))
+    return M[None].to(v.device), z0[None].to(v.device)
+
+
+def _inner(a: Sequence[Fraction], b: Sequence[Fraction]) -> Fraction:
+    return sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0))
+
+
+def _columns(rows: list[list[Fraction]], count: int) -> list[list[Fraction]]:
+    return [[row[k] for row in rows] for k in range(count)]
+
+
+def _solve_gram(rows: list[list[Fraction]], b: list[Fraction]) -> list[Fraction]:
+    """The r with A A' r = A b for independent rows A."""
+    table = [[*(_inner(p, q) for q in rows), _inner(p, b)] for p in rows]
+    for i, pivot in enumerate(table):
+        table[i] = pivot = [entry / pivot[i] for entry in pivot]
+        for j, other in enumerate(table):
+            if j != i:
+                table[j] = [x - other[i] * y for x, y in zip(other, pivot, strict=True)]
+    return [row[-1] for row in table]

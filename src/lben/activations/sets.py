@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from lben import checks
-from lben.activations.polyhedron import Faces, active_constraints, settle, sharp_set
+from lben.activations.polyhedron import Faces, active_constraints, dual_projection, settle, sharp_set
 from lben.described import describe_record
 from lben.errors import InvalidInput, NotConverged
 
@@ -245,15 +245,17 @@ class Polyhedron(ConvexSet):
 
     @staticmethod
     def _solve(C: Tensor, d: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """By DAQP, verified; what cannot be verified in double precision, row by row in rational arithmetic."""
         active = active_constraints(C, d, rows)
         found = None if active is None else settle(C, d, rows, active)
-        if found is None:
-            raise NotConverged(
-                "No projection onto the polyhedron was verified: its constraints are too nearly parallel, or v is too "
-                f"large, at {float(rows.abs().max()):.3g}, for double precision.",
-                math.nan,
-            )
-        return found
+        if found is not None or active is None:
+            return found or _no_projection(rows)
+        pieces = []
+        for row, guess in zip(rows.split(1), active.split(1), strict=True):
+            piece = settle(C, d, row, guess) or dual_projection(C, d, row)
+            pieces.append(_no_projection(row) if piece is None else piece)
+        M, z0 = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+        return M, z0
 
     def project(self, v: Tensor) -> Tensor:
         rows, M, z0 = self._pieces(v)
@@ -270,6 +272,14 @@ class Polyhedron(ConvexSet):
         C, d = (part.to(z.device) for part in self._constraints)
         inside: Tensor = (z.double() @ C.T - d <= _close(z) * (1 + d.abs())).all(dim=-1)
         return inside
+
+
+def _no_projection(rows: Tensor) -> NoReturn:
+    raise NotConverged(
+        f"No projection onto the polyhedron was found: v is too large, at {float(rows.abs().max()):.3g}, for double "
+        "precision, or the polyhedron is empty.",
+        math.nan,
+    )
 
 
 def _numbers(name: str, value: Sequence[Sequence[float]] | Sequence[float] | Tensor | float) -> Tensor:

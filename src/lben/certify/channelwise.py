@@ -114,7 +114,9 @@ class Channels:
         small = (small + small.T) / 2
         if int((torch.linalg.eigvalsh(small) < 0).sum()) != self.q.shape[-1]:
             return None
-        inverse = torch.linalg.inv(small)
+        inverse, singular = torch.linalg.inv_ex(small)
+        if int(singular):
+            return None
         inverse = (inverse + inverse.T) / 2
         core, edge = into.mH @ solved[..., :colours], into.mH @ solved[..., colours:]
         core = (core + core.mH) / 2

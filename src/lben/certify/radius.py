@@ -133,7 +133,7 @@ def check_labels(y: Tensor, batch: tuple[int, ...], classes: int) -> Tensor:
         raise InvalidInput(f"Labels must be a tensor of integers, not {kind}.")
     if tuple(y.shape) != batch:
         raise InvalidInput(f"There must be a label for each input: labels have shape {tuple(y.shape)}, inputs {batch}.")
-    flat = checks.there("y", y).detach().to("cpu", torch.int64).reshape(-1)
+    flat = checks.there("y", y).detach().to("cpu", torch.int64, copy=True).reshape(-1)
     outside = flat[(flat < 0) | (flat >= classes)]
     if outside.numel():
         raise InvalidInput(f"Labels must lie between 0 and {classes - 1}, but there is {int(outside[0])}.")

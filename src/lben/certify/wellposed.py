@@ -16,6 +16,7 @@ from lben.numerics.enclosed import EPS, TINY, Enclosed
 
 _EFFORT = Effort(share=0.5, gap=0.0, stages=200)  # half of the best possible m is good enough to stop at
 _LARGEST = 1e100
+_POWER_STEPS = 100
 MOST_UNITS = 4096
 
 
@@ -78,7 +79,7 @@ def best_metric(W: Tensor, groups: Tensor | None) -> WellPosedness:
         )
     A = torch.eye(len(W), dtype=W.dtype) - W
     size = W.abs()
-    radius = float(torch.linalg.eigvals(size).abs().max())
+    radius = _spectral_radius(size)
     lam, m, _, Y = search_metric(A[None], _averaged(_perron(size, radius), groups), _EFFORT, groups)
     m = sure_monotonicity(W, lam, m)
     identity = Enclosed.exact(torch.eye(len(W), dtype=W.dtype))
@@ -109,6 +110,22 @@ def _contracts(size: Tensor, v: Tensor) -> bool:
     if not bool((v == 1).all()):
         return not unsure
     return all(math.fsum([*products[i].tolist(), -1.0]) < 0 for i in unsure)
+
+
+def _spectral_radius(size: Tensor) -> float:
+    """About that of a matrix without negative entries: only guesses rest on it.
+
+    LAPACK does not always find the eigenvalues of a matrix of equal entries; power iteration then does.
+    """
+    try:
+        return float(torch.linalg.eigvals(size).abs().max())
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        v = torch.ones(len(size), dtype=size.dtype)
+        for _ in range(_POWER_STEPS):
+            v = size @ v + torch.finfo(v.dtype).tiny
+            radius = float(v.max())
+            v = v / radius
+        return radius
 
 
 def _positive_vector(size: Tensor, radius: float) -> Tensor:

@@ -248,6 +248,8 @@ def run(
 
 def read_run(folder: str | Path) -> tuple[Run, list[Result]]:
     """A run and the results that it has so far, in the order of its rows."""
+    if not isinstance(folder, str | Path):
+        raise InvalidInput(f"A run is in a folder, which is named by a path, not by {folder!r}.")
     path = Path(folder)
     file = path / "run.json"
     if not file.is_file():

@@ -10,6 +10,7 @@ from torch import nn
 from lben.activations import scalar as units
 from lben.activations.base import Scalar
 from lben.errors import InvalidInput
+from lben.normalize import Normalize
 
 POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
 SHAPES = (nn.Flatten, nn.Unflatten)
@@ -61,6 +62,10 @@ def _unknown(stage: nn.Module) -> str:
     if type(stage) is nn.Softplus:
         return f"must have beta > 0 and threshold >= 20, not {stage.beta} and {stage.threshold}"
     home = type(stage).__module__
+    if type(stage) is Normalize:
+        return "stands where it cannot be read: a Normalize is read at the head alone, before all other layers"
+    if home.startswith("lben."):
+        return "is no layer of torch: an equilibrium network is certified as it is, by lben.certify(net)"
     if home == "torch.nn.modules.activation":
         return (
             "is none of the activations with slopes in [0, 1] that are known here, which are ReLU, ReLU6, LeakyReLU, "

@@ -19,6 +19,7 @@ from lben import checks
 from lben.activations import scalar as units
 from lben.activations.base import Activation, Scalar
 from lben.activations.scalar import PerUnit
+from lben.certify.wellposed import check_size
 from lben.errors import InvalidInput
 from lben.networks.comparison import check_same
 from lben.networks.foreign import DROPOUTS, LINEAR, NORMS, POOLS, SHAPES, Known, known_activation, name_of
@@ -190,6 +191,7 @@ class _Walk:
         flat = state.columns.reshape(len(state.columns), -1)
         before = _Affine(known.inner * flat).plus(known.shift)
         first, count = self.size, flat.shape[1]
+        check_size(len(self.sigmas) + count)
         self.make_room(count)
         self.rows.append(before.columns)
         self.sigmas += [known.sigma] * count

@@ -37,7 +37,7 @@ def undisturbed(function: Callable[Arguments, Result]) -> Callable[Arguments, Re
             try:
                 return function(*args, **kwargs)
             except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-                raise InvalidInput(f"The weights are too large, or too different in size: {error}") from error
+                raise InvalidInput(f"LAPACK found no decomposition for these weights ({error}): scale them.") from error
 
     return run
 

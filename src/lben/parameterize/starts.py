@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from lben import checks
 from lben.errors import InvalidInput
 
-_SMALLEST_GAMMA = {torch.float32: 1e-3, torch.float64: 1e-6}
+SMALLEST_GAMMA = {torch.float32: 1e-3, torch.float64: 1e-6}
+"""With which dense networks train, by runs of 20 steps; for wide ones, such as convolutions, it is larger."""
 _BALANCED_GAMMA = 0.05  # from which on U and Wo may start at their usual size
 
 
@@ -20,9 +21,9 @@ def uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
 
 
-def trainable(gamma: float, dtype: torch.dtype) -> None:
+def trainable(gamma: float, dtype: torch.dtype, smallest: dict[torch.dtype, float]) -> None:
     """Pass a gamma that can be trained with: a step s of U or Wo moves W by s^2/gamma, whatever the start."""
-    least = _SMALLEST_GAMMA.get(dtype, 0.0)
+    least = smallest.get(dtype, 0.0)
     if checks.positive("gamma", gamma) < least:
         raise InvalidInput(
             f"gamma = {gamma:g} is too small to train with in {str(dtype)[6:]}: give at least {least:g}, such as 1, "

@@ -13,7 +13,7 @@ from torch import Tensor, distributed, nn
 
 from lben import checks
 from lben.disk import make_folder
-from lben.errors import Diverged, InvalidInput, NotConverged
+from lben.errors import Diverged, InvalidInput, NotConverged, NotFinite
 from lben.progress import Bar, Show, bar
 from lben.train.checkpoint import CHECKPOINT, identity, restore_checkpoint, write_checkpoint, write_history
 from lben.train.judge import Data, Epoch, check, dtype_of, judge
@@ -135,7 +135,7 @@ class _Loop:
         seconds = time.perf_counter() - started
         try:
             after = judge(self.net, self.data)
-        except InvalidInput as error:
+        except NotFinite as error:
             tests = self.data.test_batches(config.batch_size, dtype_of(self.net))
             if not _finite(x for x, _ in tests):
                 raise
@@ -176,7 +176,7 @@ class _Loop:
             if self.config.on_lost == "stop":
                 raise
             lost = True
-        except InvalidInput as error:
+        except NotFinite as error:
             if step == 0 or not _finite([x]):
                 raise
             reason, cause = str(error), error
