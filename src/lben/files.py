@@ -96,7 +96,7 @@ def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> BaseNetwo
     for path, tensor in tensors.items():
         if tensor.dtype not in _DTYPES.values() or tensor.dtype.itemsize > _DTYPES[dtype].itemsize:
             raise InvalidFile(f"{path} is {str(tensor.dtype)[6:]}, but the network is {dtype}.")
-    net = cls.restore(_options(described, tensors), tensors)
+    net = cls._restore(_options(described, tensors), tensors)
     net.to(_DTYPES[dtype])
     own = net.describe()
     take(cls.__name__, described, *own)

@@ -113,6 +113,14 @@ def dense(r: Random, tally: Tally, where: str) -> None:
     around(r, tally, "dense", where, w, Exact.of(w), w.lam, r.choice((None, w.lam)))
 
 
+def passing(r: Random, tally: Tally, where: str) -> None:
+    w = draws.passing(r)
+    assert w.lam is not None
+    network = Exact.of(w)
+    around(r, tally, "feed-through", where, w, network, w.lam, r.choice((None, w.lam)))
+    tightest(tally, "feed-through, tightest bound", f"{where}: {show(w)}", w, network)
+
+
 def extreme(r: Random, tally: Tally, where: str) -> None:
     w = draws.extreme(r)
     assert w.lam is not None

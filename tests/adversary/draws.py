@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 import torch
@@ -72,6 +73,14 @@ def weights(r: Random, *, groups: Tensor | None = None, largest: int = 6, inputs
         W = hidden(r, lam, right if bool(right.isfinite().all()) and r.random() < 0.7 else torch.zeros_like(right))
     W = torch.nan_to_num(W, nan=0.5, posinf=-1.0, neginf=-1.0).clamp(-1e140, 1e140)
     return lben.Weights(W, U, gaussian(r, n), Wo, gaussian(r, p), lam, None)
+
+
+def passing(r: Random) -> lben.Weights:
+    """Weights with a feed-through, which is now and then all that matters, or as large as the rest together."""
+    w = weights(r)
+    D = rough(r, w.out_features, w.in_features)
+    size = float(torch.linalg.matrix_norm(w.Wo) * torch.linalg.matrix_norm(w.U))
+    return replace(w, D=D * (scale(r) if r.random() < 0.5 or not 1e-140 < size < 1e140 else size))
 
 
 def extreme(r: Random) -> lben.Weights:

@@ -94,7 +94,7 @@ class Exact:
     @staticmethod
     def of(weights: lben.Weights) -> Exact:
         W, U, Wo = matrix(weights.W), matrix(weights.U), matrix(weights.Wo)
-        return Exact(W, U, Wo, zeros(Wo.nrows(), U.ncols()))
+        return Exact(W, U, Wo, zeros(Wo.nrows(), U.ncols()) if weights.D is None else matrix(weights.D))
 
     def without(self, linear: Sequence[bool]) -> Exact | None:
         """The same map with the linear units solved for; None where they have no unique solution."""

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.adversary.claims import convolutional, dense, eliminated, extreme, grouped, imported
+from tests.adversary.claims import convolutional, dense, eliminated, extreme, grouped, imported, passing
 from tests.adversary.tally import Tally, single_thread
 from tests.adversary.truths import linear, posed, searched, signals, steep
 
@@ -15,6 +15,7 @@ Kind = Callable[[Random, Tally, str], None]
 KINDS: dict[Kind, int] = {  # and how many of each kind make one round of the long run
     dense: 30,
     extreme: 30,
+    passing: 20,
     eliminated: 15,
     grouped: 12,
     imported: 10,

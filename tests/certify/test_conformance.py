@@ -35,6 +35,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "LBEN": lambda: lben.LBEN(16, 6, 3, gamma=0.7, normalize=normalized()),
     "LBEN without gamma": lambda: lben.LBEN(16, 6, 3, normalize=normalized(), activation=lben.Tanh()),
     "LBEN in blocks": lambda: lben.LBEN(16, 6, 3, gamma=0.7, activation=lben.Softmax(3), normalize=normalized()),
+    "linear skip": lambda: lben.LBEN(16, 6, 3, gamma=0.7, skip="linear", normalize=normalized()),
     "MON": lambda: lben.MON(16, 6, 3, normalize=normalized()),
     "ContractingODE": lambda: lben.ContractingODE(16, 6, 3, rate=0.1, gamma=0.7, normalize=normalized()),
     "ODE": lambda: lben.ODE(lben.LBEN(16, 6, 3, gamma=0.7, normalize=normalized())),
@@ -52,6 +53,7 @@ DENSE_VERBS: list[Callable[..., Any]] = [
     lben.incremental_gain,
     lben.frequency_test,
 ]
+STEADY = ("LBEN in blocks", "linear skip")  # nothing is known of their ODEs
 DENSE = [kind for kind in KINDS if "convolutional" not in kind]
 
 
@@ -137,8 +139,8 @@ class TestConformance:
 
     def test_what_is_known_of_dense_weights_alone_is_refused_by_name(self, net: Any, kind: str) -> None:
         for verb in DENSE_VERBS:
-            if kind in DENSE and not (kind == "LBEN in blocks" and verb is not lben.well_posed):
+            if kind in DENSE and (kind not in STEADY or verb is lben.well_posed):
                 assert verb(net) is not None
                 continue
-            with pytest.raises(lben.InvalidInput, match=r"dense weights|single units"):
+            with pytest.raises(lben.InvalidInput, match=r"dense weights|single units|feed-through"):
                 verb(net)

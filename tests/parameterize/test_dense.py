@@ -200,8 +200,9 @@ def test_hand_written_backward(gamma: float | None, metric: bool) -> None:
     assert torch.autograd.gradgradcheck(W, inputs)
 
 
-@pytest.mark.parametrize("gamma", [1e-3, 1e-2])
-@pytest.mark.parametrize("metric", ["dense", "channel", "pixel"])
+@pytest.mark.parametrize(
+    ("metric", "gamma"), [("dense", 1e-3), *((metric, 1e-2) for metric in ("dense", "channel", "pixel"))]
+)
 def test_a_small_gamma_trains(metric: Metric | Literal["dense"], gamma: float) -> None:
     """W starts at a size that does not depend on gamma, and a few steps of Adam end without a warning."""
     torch.manual_seed(0)
@@ -223,7 +224,7 @@ def test_a_small_gamma_trains(metric: Metric | Literal["dense"], gamma: float) -
 @pytest.mark.parametrize("gamma", [9.9e-4, 1e-6, 1e-12, 1e-20, 1e-37])
 def test_a_gamma_that_cannot_be_trained_is_refused_in_training_alone(gamma: float) -> None:
     nets = (lben.LBEN(9, 5, 2, gamma=gamma), lben.ConvLBEN((1, 3, 3), 2, 2, gamma=gamma, pool=1))
-    words = r"too small to train with in float32: give at least 0.001, .* multiply"
+    words = r"too small to train with in float32: give at least 0.0?01, .* multiply"
     for net in nets:
         with pytest.raises(lben.InvalidInput, match=words):
             net(torch.rand(2, 9))

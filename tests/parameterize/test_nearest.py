@@ -151,3 +151,12 @@ def test_bad_input_is_named() -> None:
         lben.LBEN.initialize_from(free_weights(), 1.0, lam=torch.ones(4))
     with pytest.raises(lben.InvalidInput, match=r"not int"):
         lben.LBEN.initialize_from(3, 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gamma", [1e-3, 1e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("seed", range(4))
+def test_small_bounds_have_nearest_weights(gamma: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    start = lben.LBEN.initialize_from(lben.LBEN(5, 6, 2, gamma=1.0).double(), gamma=gamma)
+    assert start.net.bound() == gamma
+    assert start.relative < 1

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lben.errors import NotWellPosed
 from lben.numerics.enclosed import EPS, Enclosed, Verdict, balance, definite, solve, stacked
-from lben.weights.dense import Weights
+from lben.weights.dense import Weights, condition_matrix
 
 _SHARES = (1.0, 1 - 1e-12, 1 - 1e-9, 1 - 1e-6, 1 - 1e-3, 0.5)
 
@@ -27,20 +27,22 @@ class Balanced:
     exponents: Tensor
 
     @staticmethod
-    def of(weights: Weights, lam: Tensor, gamma: float | None, scale: float, *, loose: Tensor | None) -> Balanced:
+    def of(
+        weights: Weights, lam: Tensor, gamma: float | None, scale: float, *, loose: tuple[Tensor, Tensor | None] | None
+    ) -> Balanced:
         """The condition for gamma times scale at the network's input; linear units with NaN in lam are eliminated.
 
         [[M - Lam U U' Lam/g, Wo' + Lam U D'/g], [., g I - D D'/g]] with M = 2 Lam - Lam W - W' Lam, or without D its
-        Schur complement. loose: what the entries of Wo may be off by.
+        Schur complement. loose: what the entries of Wo and of D may be off by.
         """
         gone = torch.isnan(lam)
         kept = ~gone
         g, e = (Enclosed.exact(lam.new_ones(())), 0) if gamma is None else root_of(gamma, scale)
         k = torch.where(gone, 0, balance(torch.where(gone, 1.0, lam)))
-        U, Wo = (
-            Enclosed.exact(weights.U),
-            Enclosed(weights.Wo, torch.zeros_like(weights.Wo) if loose is None else loose),
-        )
+        off_Wo, off_D = (None, None) if loose is None else loose
+        U, Wo, D = Enclosed.exact(weights.U), Enclosed.within(weights.Wo, off_Wo), None
+        if weights.D is not None:
+            D = Enclosed.within(weights.D, off_D).shifted(torch.full_like(weights.D, -2 * e, dtype=torch.int64))
         largest = float(weights.U[gone].abs().max()) if bool(gone.any()) else 0.0
         if largest > 0:
             k[gone] = math.frexp(largest)[1] - e
@@ -48,14 +50,12 @@ class Balanced:
         U, Wo = U.shifted((-k - e)[:, None]), Wo.shifted(k - e)
         multipliers = Enclosed.exact(lam[kept]).shifted(2 * k[kept])
         exponents = k[kept]
-        network = Network(W, U, Wo, None)
-        if bool(gone.any()):
-            reduced = network.without(gone)
-            if reduced is None:
-                return Balanced(None, exponents)
-            network = reduced
-            if gamma is not None:
-                exponents = torch.cat([exponents, torch.full((weights.out_features,), -e)])
+        whole = Network(W, U, Wo, D)
+        network = whole.without(gone) if bool(gone.any()) else whole
+        if network is None:
+            return Balanced(None, exponents)
+        if network.D is not None and gamma is not None:
+            exponents = torch.cat([exponents, torch.full((weights.out_features,), -e)])
         return Balanced(network.condition(multipliers, None if gamma is None else g), exponents)
 
 
@@ -91,7 +91,7 @@ class Network:
             W=_at(self.W, k, k) + back @ W_through,
             U=_at(self.U, k, None) + back @ U_through,
             Wo=_at(self.Wo, None, k) + out @ W_through,
-            D=out @ U_through,
+            D=out @ U_through if self.D is None else self.D + out @ U_through,
         )
 
     def condition(self, lam: Enclosed, g: Enclosed | None) -> Enclosed:
@@ -182,37 +182,23 @@ class Reduced:
     def of(weights: Weights, linear: Tensor) -> Reduced:
         """z_l = (I - W_ll)^-1 (W_lk z_k + U_l x), put into the equations of the other units and of the output."""
         kept, gone = (~linear).nonzero()[:, 0], linear.nonzero()[:, 0]
-        W, U, Wo = weights.W, weights.U, weights.Wo
+        W, U, Wo, D = weights.W, weights.U, weights.Wo, weights.D
         if len(gone) == 0:
-            return Reduced(W, U, Wo, None, kept)
+            return Reduced(W, U, Wo, D, kept)
         system = torch.eye(len(gone), dtype=W.dtype) - W[gone][:, gone]
         if not 16 * len(gone) * torch.finfo(W.dtype).eps * float(torch.linalg.cond(system)) < 0.1:
             raise NotWellPosed("The linear units alone are unsolvable: to rounding, I - W is singular on them.", 0.0)
         through = torch.linalg.solve(system, torch.cat([W[gone][:, kept], U[gone]], dim=1))
         W_through, U_through = through[:, : len(kept)], through[:, len(kept) :]
-        back = W[kept][:, gone]
+        back, past = W[kept][:, gone], Wo[:, gone] @ U_through
         return Reduced(
             W=W[kept][:, kept] + back @ W_through,
             U=U[kept] + back @ U_through,
             Wo=Wo[:, kept] + Wo[:, gone] @ W_through,
-            D=Wo[:, gone] @ U_through,
+            D=past if D is None else D + past,
             kept=kept,
         )
 
     def condition(self, lam: Tensor, gamma: float | None) -> Tensor:
-        """The matrix that must be positive definite, as `Weights.condition` has it where there is no D.
-
-        With D it is [[M - Lam U U' Lam/gamma, Wo' + Lam U D'/gamma], [., gamma I - D D'/gamma]], whose Schur
-        complement at D = 0 is that of Condition `lipschitz`; M = 2 Lam - Lam W - W' Lam.
-        """
-        half = torch.diag(lam) - lam[:, None] * self.W
-        M = half + half.T
-        if gamma is None:
-            return M
-        scaled = lam[:, None] * self.U
-        M = M - scaled @ scaled.T / gamma
-        if self.D is None:
-            return M - self.Wo.T @ self.Wo / gamma
-        side = self.Wo.T + scaled @ self.D.T / gamma
-        corner = gamma * torch.eye(len(self.D), dtype=M.dtype) - self.D @ self.D.T / gamma
-        return torch.cat([torch.cat([M, side], 1), torch.cat([side.T, corner], 1)])
+        """The matrix that must be positive definite."""
+        return condition_matrix(self.W, self.U, self.Wo, self.D, lam, gamma)

@@ -35,12 +35,12 @@ _STEEP_MOST = 640  # in one: beyond that a start takes minutes
 class DenseSubject(Subject):
     """Matrices, and a metric of one entry a unit; linear units are eliminated where that helps.
 
-    loose: what the entries of Wo may be off by; None where they are exact.
+    loose: what the entries of Wo and D may be off by; None where they are exact.
     search: what the search for a metric found, where one was made.
     """
 
     weights: Weights
-    loose: Tensor | None = None
+    loose: tuple[Tensor, Tensor | None] | None = None
     search: WellPosedness | None = None
 
     @classmethod
@@ -134,10 +134,11 @@ class DenseSubject(Subject):
         root = lam.sqrt()
         out = float(torch.linalg.matrix_norm(weights.Wo / root, 2))
         into = float(torch.linalg.matrix_norm(root[:, None] * weights.U, 2))
+        past = 0.0 if weights.D is None else float(torch.linalg.matrix_norm(weights.D, 2))
         if not (bool(weights.Wo.any()) and bool(weights.U.any())):
-            return 0.0
-        bound = out * into / m
-        if not 0 < bound < math.inf:
+            return self.tightest().gamma or 0.0 if past > 0 else 0.0
+        bound = out * into / m + past
+        if not 0 < bound - past < math.inf:
             raise InvalidInput(f"The bound {out:.3g} * {into:.3g} / {m:.3g} lies beyond the range of double precision.")
         metric = lam * (out / into)  # the multiple in which Condition `lipschitz` holds for every larger gamma
         proof = confirmed(bound, "product", lambda g: self.check_metric(metric, g, rigorous=False, domain="input"))
@@ -149,8 +150,13 @@ class DenseSubject(Subject):
 
     def difference(self, i: int, j: int) -> DenseSubject:
         weights = self.weights
-        row, lost = _difference(weights.Wo[i : i + 1], weights.Wo[j : j + 1])
-        return replace(self, weights=replace(weights, Wo=row, by=weights.by[:1], gamma=None), loose=lost)
+        (Wo, off_Wo), (D, off_D) = (
+            (None, None) if part is None else _difference(part[i : i + 1], part[j : j + 1])
+            for part in (weights.Wo, weights.D)
+        )
+        assert Wo is not None
+        assert off_Wo is not None
+        return replace(self, weights=replace(weights, Wo=Wo, D=D, by=weights.by[:1], gamma=None), loose=(off_Wo, off_D))
 
     def settled(self) -> DenseSubject:
         if self.weights.lam is not None:
@@ -178,6 +184,10 @@ class DenseSubject(Subject):
         return self.weights.Wo
 
     @property
+    def feedthrough(self) -> Tensor | None:
+        return self.weights.D
+
+    @property
     def diagonal(self) -> Tensor:
         return self.weights.metric()
 
@@ -198,8 +208,8 @@ class DenseSubject(Subject):
         if w.hidden_features > _STEEP_MOST or not isinstance(self.activation, Scalar | PerUnit):
             return super().steep_inputs(starts, generator)
         if normalize is not None:
-            scaled = w.U / normalize.std
-            w = replace(w, U=scaled, bz=w.bz - (scaled * normalize.mean).sum(dim=1))
+            scaled, past = w.U / normalize.std, None if w.D is None else w.D / normalize.std
+            w = replace(w, U=scaled, bz=w.bz - (scaled * normalize.mean).sum(dim=1), D=past)
         found = steep_inputs(w, self.activation, min(starts, _STEEP_UNITS // w.hidden_features), generator)
         return found[found.isfinite().all(dim=1)]
 

@@ -47,11 +47,17 @@ def _off(activation: Activation, z: Tensor, v: Tensor) -> Tensor:
 
 def _residual(subject: Subject, z: Tensor, v: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
     """A bound on |v - W z - U x - bz|: what is computed, and what rounding may have changed in sums so long."""
-    normalize, scaled, sizes = subject.normalize, x, x.abs()
-    if normalize is not None:
-        scaled, sizes = normalize(x), (x.abs() + normalize.mean.abs()) / normalize.std + _TINY / EPS  # underflow
+    scaled, sizes = x if subject.normalize is None else subject.normalize(x), sizes_of(subject, x)
     rest = v - subject.product(z, absolute=False) - subject.injection(scaled, absolute=False)
     terms = v.abs() + subject.product(z.abs(), absolute=True) + subject.injection(sizes, absolute=True)
     if bias is not None:
         rest, terms = rest - bias, terms + bias.abs()
     return rest.abs() + subject.longest * EPS * terms + subject.longest * _TINY
+
+
+def sizes_of(subject: Subject, x: Tensor) -> Tensor:
+    """A bound on the terms that x at the network's input is the sum of: what rounding is relative to."""
+    normalize = subject.normalize
+    if normalize is None:
+        return x.abs()
+    return (x.abs() + normalize.mean.abs()) / normalize.std + _TINY / EPS  # underflow

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations.base import Activation
-from lben.certify.distance import distance
+from lben.certify.distance import distance, sizes_of
 from lben.certify.kinds import subject_of
 from lben.certify.subject import Examined, Subject
 from lben.errors import ConvergenceWarning, InvalidInput
@@ -89,15 +89,19 @@ class Evaluator(nn.Module):
         return flat.to("cpu", torch.float64, copy=True).reshape(-1, flat.shape[-1])
 
     def forward(self, x: Tensor) -> Tensor:
-        b = self._bias(x.reshape(-1, x.shape[-1]))
+        rows = self._scaled(x.reshape(-1, x.shape[-1]))
         on_failure = self.solver.on_failure or "raise"
-        z = equilibrium(self.operator, self.subject.activation, b, self.solver, on_failure=on_failure)
-        return F.linear(z, self.output, self.weights.by).reshape(*x.shape[:-1], len(self.weights.by))
+        z = equilibrium(self.operator, self.subject.activation, self._bias(rows), self.solver, on_failure=on_failure)
+        return self.weights.readout(z, rows).reshape(*x.shape[:-1], len(self.weights.by))
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        """x at the network's input."""
+        normalize = self.subject.normalize
+        return x if normalize is None else normalize(x)
 
     def _bias(self, x: Tensor) -> Tensor:
-        """U x + bz, after the normalisation of x."""
-        normalize = self.subject.normalize
-        b = self.weights.inject(x if normalize is None else normalize(x))
+        """U x + bz, for x at the network's input."""
+        b = self.weights.inject(x)
         checks.finite_sum(b, x=x, **self.weights.tensors())
         return b
 
@@ -111,14 +115,17 @@ class Evaluator(nn.Module):
 
     def _evaluate(self, x: Tensor, solver: Solver) -> Evaluation:
         found = self._solve(x, solver)
-        y = F.linear(found.z, self.output, self.weights.by)
-        terms = F.linear(found.z.abs(), self.output.abs(), self.weights.by.abs())
-        rounding = (self.weights.hidden_features + 8) * (EPS * terms + torch.finfo(y.dtype).tiny)
+        y = self.weights.readout(found.z, self._scaled(x))
+        terms, length = F.linear(found.z.abs(), self.output.abs(), self.weights.by.abs()), self.weights.hidden_features
+        if self.subject.feedthrough is not None:
+            terms = terms + F.linear(sizes_of(self.subject, x), self.subject.feedthrough.abs())
+            length += self.weights.in_features + 8
+        rounding = (length + 8) * (EPS * terms + torch.finfo(y.dtype).tiny)
         return Evaluation(y, distance(self.subject, found.z, found.v, x), rounding, found.converged)
 
     def _solve(self, x: Tensor, solver: Solver) -> Solved:
         """Equilibria as good as they can be had; what is left open shows in the residual, and raises nothing."""
-        problem = Problem(self.operator, self.subject.activation, self._bias(x))
+        problem = Problem(self.operator, self.subject.activation, self._bias(self._scaled(x)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             found = solve(self.suitable(solver), problem, on_failure="warn")

@@ -22,6 +22,7 @@ _SMALLEST = 1e-300
 _LARGEST_POWER = 450  # of four: beyond it what is divided by rho is no double
 _SQUARE = 1e-100  # rho below this is measured in units of its size, for its square is needed
 _WIDEST = 1e120  # between entries of a metric to start from: beyond, products of them overflow
+_PAST = 1e15  # times |U| |Wo|, at which D is all of the bound
 _ROOM = 10  # how far above the smallest rho of its lam the barrier method starts
 
 
@@ -73,6 +74,8 @@ def _solve(reduced: Reduced, lam: Tensor, solver: BoundSolver, groups: Tensor | 
     through = 0.0 if reduced.D is None else largest_norm(reduced.D)
     if into == 0 or out == 0:
         return *_nearly_free(reduced, lam, max(through * (1 + 1e-9), NO_BOUND)), True
+    if through / into > _PAST * out:
+        return *_past(reduced, lam, through * (1 + 1e-9)), True
     problem = replace(_problem(reduced, into, out), groups=groups)
     start = feasible_start(problem, lam)
     lowest = smallest_rho(problem, start)
@@ -114,6 +117,12 @@ def _nearly_free(reduced: Reduced, lam: Tensor, gamma: float) -> tuple[Tensor, f
     if into == 0:
         return lam * (1e12 * (out / gamma) * (out / smallest) if smallest > 0 else math.inf), gamma
     return lam * (1e-12 * (gamma / into) * (smallest / into)), gamma
+
+
+def _past(reduced: Reduced, lam: Tensor, gamma: float) -> tuple[Tensor, float]:
+    """D is so large that the bound is |D| to nine digits: lam is balanced between U and Wo, which hardly matter."""
+    root = lam.sqrt()
+    return lam * (largest_norm(reduced.Wo / root) / largest_norm(root[:, None] * reduced.U)), gamma
 
 
 def _problem(reduced: Reduced, into: float, out: float) -> Quadratic:

@@ -1,9 +1,9 @@
 """Inputs at which a network is steep, found among the slopes that its units can have rather than among its inputs.
 
-At pre-activations v with slopes D = diag(sigma'(v)) the Jacobian is Wo P U, P = (I - D W)^-1 D. If U has full row rank,
-as it does where there are more inputs than units, every v is reached by some x. So the Lipschitz constant is the
-largest |Wo P U| over all D, and a local search over D, which changes the slope of one unit or of several at a time,
-climbs far higher than one over x, for which each D is a small cell.
+At pre-activations v with slopes S = diag(sigma'(v)) the Jacobian is Wo P U + D, P = (I - S W)^-1 S. If U has full row
+rank, as it does where there are more inputs than units, every v is reached by some x. So the Lipschitz constant is the
+largest |Wo P U + D| over all S, and a local search over S, which changes the slope of one unit or of several at a time,
+climbs far higher than one over x, for which each S is a small cell.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _extremes(activation: Activation, units: int) -> tuple[Tensor, Tensor]:
 
 
 def _climb(w: Weights, gram: Tensor, slopes: Tensor, steep: Tensor) -> Tensor:
-    """Change the slopes that raise |Wo P U| the most, all of a batch or the one best, until none does."""
+    """Change the slopes that raise |Wo P U + D| the most, all of a batch or the one best, until none does."""
     value, gains = _value_and_gains(w, gram, slopes, steep)
     batch = max(1, w.hidden_features // 8)
     while True:
@@ -65,18 +65,19 @@ def _climb(w: Weights, gram: Tensor, slopes: Tensor, steep: Tensor) -> Tensor:
 
 
 def _value_and_gains(w: Weights, gram: Tensor, slopes: Tensor, steep: Tensor) -> tuple[float, Tensor]:
-    """|Wo P U|, and what it would be after a change of each single unit: a rank-one update of P for each."""
-    D = torch.where(steep, slopes[1], slopes[0])
+    """|Wo P U + D|, and what it would be after a change of each single unit: a rank-one update of P for each."""
+    S = torch.where(steep, slopes[1], slopes[0])
     eye = torch.eye(w.hidden_features, dtype=w.W.dtype)
-    G, bad = torch.linalg.inv_ex(eye - D[:, None] * w.W)
+    G, bad = torch.linalg.inv_ex(eye - S[:, None] * w.W)
     if int(bad):
-        return 0.0, torch.zeros_like(D)
-    P = G * D
+        return 0.0, torch.zeros_like(S)
+    P = G * S
     M, Q = w.Wo @ P, eye + w.W @ P
-    squared = M @ gram @ M.T
-    change = torch.where(steep, slopes[0], slopes[1]) - D
+    MU = M @ gram if w.D is None else M @ gram + w.D @ w.U.T  # the Jacobian times U'
+    squared = MU @ M.T if w.D is None else MU @ M.T + (M @ w.U + w.D) @ w.D.T
+    change = torch.where(steep, slopes[0], slopes[1]) - S
     factor = change / (1 - change * (w.W * G.T).sum(dim=1))
-    A, B = (w.Wo @ G).T, (M @ gram @ Q.T).T
+    A, B = (w.Wo @ G).T, (MU @ Q.T).T
     cross = A[:, :, None] * B[:, None, :]
     lengths = ((Q @ gram) * Q).sum(dim=1)
     update = factor[:, None, None] * (cross + cross.mT)

@@ -93,7 +93,7 @@ def _condition(flint: Any, weights: Weights, lam: Tensor, gamma: float | None, s
     multipliers = lam[kept].tolist()
     count = len(multipliers)
     W, U, Wo = (_balls(flint, part) for part in (weights.W[kept][:, kept], weights.U[kept], weights.Wo[:, kept]))
-    D = None
+    D = None if weights.D is None else _balls(flint, weights.D)
     if bool(gone.any()):
         system = _identity(flint, int(gone.sum())) - _balls(flint, weights.W[gone][:, gone])
         back, out = _balls(flint, weights.W[kept][:, gone]), _balls(flint, weights.Wo[:, gone])
@@ -102,7 +102,8 @@ def _condition(flint: Any, weights: Weights, lam: Tensor, gamma: float | None, s
             U_through = system.solve(_balls(flint, weights.U[gone]))
         except ZeroDivisionError:
             return None
-        W, U, Wo, D = W + back * W_through, U + back * U_through, Wo + out * W_through, out * U_through
+        W, U, Wo, past = W + back * W_through, U + back * U_through, Wo + out * W_through, out * U_through
+        D = past if D is None else D + past
     half = _scale_rows(flint, multipliers, _identity(flint, count) - W)
     M = half + half.transpose()
     if gamma is None:

@@ -134,6 +134,11 @@ class Subject(ABC):
         """Wo as a matrix, shape (p, n)."""
 
     @property
+    def feedthrough(self) -> Tensor | None:
+        """D as a matrix, shape (p, d); None where there is none."""
+        return None
+
+    @property
     @abstractmethod
     def diagonal(self) -> Tensor:
         """The diagonal of Lambda, shape (n,); ones where none is known."""

@@ -97,7 +97,7 @@ class BaseNetwork(Described, ABC):
         return ", ".join([*sizes, *(f"{name}={_brief(value)}" for name, value in given.items())])
 
     @classmethod
-    def restore(cls: type[N], options: dict[str, Any], tensors: dict[str, Tensor]) -> N:
+    def _restore(cls: type[N], options: dict[str, Any], tensors: dict[str, Tensor]) -> N:
         """A network of these options, as `options` has them, with any weights of the shapes of these tensors.
 
         It is made without memory first, so that nothing large is made where the two disagree.
@@ -150,14 +150,15 @@ class BaseNetwork(Described, ABC):
             with torch.autocast(x.device.type, enabled=False):
                 return self.forward(x.to(self.parameterization.U.dtype), bias=bias)
         if self.training and self.gamma is not None and torch.is_grad_enabled():
-            trainable(self.gamma, self.parameterization.U.dtype)
+            trainable(self.gamma, self.parameterization.U.dtype, self.parameterization.smallest_gamma)
         self.parameterization.refresh()
         x = self._flat(x)
-        z = self._equilibrium(x, bias)
-        return self.parameterization.readout(z).reshape(*x.shape[:-1], self.out_features)
+        scaled = rows(self._scaled(x))
+        z = self._equilibrium(scaled, self._outside(x, bias))
+        return self.parameterization.readout(z, scaled).reshape(*x.shape[:-1], self.out_features)
 
     def _equilibrium(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """z for rows x, differentiable."""
+        """z for rows x at the network's input and rows of a bias from outside, differentiable."""
         b = self._bias(x, bias)
         return equilibrium(self._operator(), self.activation, b, self.solver, on_failure=self._on_failure())
 
@@ -175,7 +176,8 @@ class BaseNetwork(Described, ABC):
         """
         self.parameterization.refresh()
         x = self._flat(x)
-        b, operator, on_failure = self._bias(x, bias), self._operator(), self._on_failure()
+        b = self._bias(rows(self._scaled(x)), self._outside(x, bias))
+        operator, on_failure = self._operator(), self._on_failure()
         problem = Problem(operator, self.activation, b.detach())
         flat = solve(self.solver, problem, start=start, keep_history=keep_history, on_failure=on_failure)
         known = Known(flat.z, flat.v, flat.iterations)
@@ -219,11 +221,10 @@ class BaseNetwork(Described, ABC):
         return rows(bias.expand(shape))
 
     def _bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """U x + bz, and the bias from outside if there is one, as rows."""
+        """U x + bz for rows x at the network's input, and the bias from outside if there is one."""
         p = self.parameterization
-        b = p.inject(rows(self._scaled(x)))
-        outside = self._outside(x, bias)
-        b = b if outside is None else b + outside
+        b = p.inject(x)
+        b = b if bias is None else b + bias
         checks.finite_sum(b, x=x, bias=bias, **dict(p.named_parameters()))
         return b
 

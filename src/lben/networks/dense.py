@@ -12,12 +12,13 @@ from lben import checks
 from lben.activations.base import Activation, check_activation
 from lben.activations.scalar import ReLU
 from lben.errors import InvalidInput
-from lben.networks.base import BaseNetwork, check_form, rows
+from lben.networks.base import BaseNetwork, check_form
 from lben.normalize import Normalize
 from lben.parameterize.dense import LipschitzBounded, Monotone, Parameterization, Unconstrained, WellPosed
 from lben.parameterize.fused import fused_equilibrium
 from lben.parameterize.nearest import choose_metric, nearest_weights
-from lben.parameterize.starts import trainable
+from lben.parameterize.skip import Skip, Skipped, Tied, is_identity
+from lben.parameterize.starts import SMALLEST_GAMMA, trainable
 from lben.solvers.base import Solver
 from lben.weights.dense import Weights
 
@@ -46,10 +47,9 @@ class EquilibriumNetwork(BaseNetwork):
 
     def _equilibrium(self, x: Tensor, bias: Tensor | None) -> Tensor:
         p = self.parameterization
-        if not (self.training and isinstance(p, Monotone)):
+        if not (self.training and p.direct and isinstance(p, Monotone)):
             return super()._equilibrium(x, bias)
-        scaled, outside = self._scaled(x), self._outside(x, bias)
-        return fused_equilibrium(p, rows(scaled), outside, self.activation, self.solver, self._on_failure())
+        return fused_equilibrium(p, x, bias, self.activation, self.solver, self._on_failure())
 
     def drive(self, x: Tensor) -> Tensor:
         """U x + bz, what the input adds to the pre-activations, of shape (..., hidden_features)."""
@@ -68,6 +68,8 @@ class LBEN(EquilibriumNetwork):
     With `gamma`, the map from x to y is gamma-Lipschitz in the l2 norm, whatever the free variables are; with
     gamma=None it is well-posed, with some finite bound. `epsilon` > 0 is the room left in the condition: larger
     makes equilibria easier to find, smaller makes more networks reachable.
+    skip: what passes the hidden units by: "linear", y = Wo z + D x + by with a D that is learned, |D| < gamma; or
+        "identity", y = x + Wo z + by, with as many outputs as inputs and gamma >= 1 (at 1, U is tied to Wo).
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class LBEN(EquilibriumNetwork):
         *,
         gamma: float | None = None,
         epsilon: float = 1.0,
+        skip: Skip | None = None,
         activation: Activation = ReLU(),  # noqa: B008 (frozen)
         solver: Solver | None = None,
         normalize: Normalize | None = None,
@@ -85,14 +88,7 @@ class LBEN(EquilibriumNetwork):
         sizes = (in_features, checks.count("hidden_features", hidden_features), out_features)
         checks.affordable("W", hidden_features, hidden_features)
         groups = check_activation(activation, hidden_features).groups(hidden_features)
-        super().__init__(
-            WellPosed(*sizes, epsilon, groups=groups)
-            if gamma is None
-            else LipschitzBounded(*sizes, gamma, epsilon, groups=groups),
-            activation,
-            solver,
-            normalize,
-        )
+        super().__init__(_form(sizes, gamma, epsilon, skip, groups), activation, solver, normalize)
 
     @classmethod
     def from_weights(
@@ -107,12 +103,14 @@ class LBEN(EquilibriumNetwork):
     ) -> LBEN:
         """The LBEN of these weights, in the metric they carry; gamma is theirs unless given.
 
-        epsilon becomes what the weights leave room for, if that is less. Raises NotWellPosed or BoundNotMet.
+        epsilon becomes what the weights leave room for, if that is less. With a D, the skip is "identity" if D is, and
+        else "linear". Raises NotWellPosed or BoundNotMet.
         """
         sizes = sizes_of(weights)
         net = cls(
             *sizes,
             gamma=weights.gamma if gamma is None else gamma,
+            skip=_skip_of(weights),
             epsilon=epsilon,
             activation=activation,
             solver=solver,
@@ -149,7 +147,7 @@ class LBEN(EquilibriumNetwork):
         activation = ReLU() if activation is None else activation
         sizes_of(weights)
         if gamma is not None:
-            trainable(gamma, weights.W.dtype)
+            trainable(gamma, weights.W.dtype, SMALLEST_GAMMA)
         free = weights.detach().validate().to(torch.float64).to("cpu")
         groups = check_activation(activation, free.hidden_features).groups(free.hidden_features)
         metric = choose_metric(free, groups) if lam is None else checks.floating("lam", lam).detach()
@@ -240,6 +238,28 @@ class UnconstrainedEN(EquilibriumNetwork):
         sizes = sizes_of(weights)
         net = cls(*sizes, activation=activation, solver=solver, normalize=normalize)
         return net._assign(weights)
+
+
+def _form(
+    sizes: tuple[int, int, int], gamma: float | None, epsilon: float, skip: Skip | None, groups: Tensor | None
+) -> Parameterization:
+    """The free variables of an LBEN."""
+    if skip is not None:
+        checks.choice("skip", skip, ("linear", "identity"))
+        if skip == "identity" and gamma is not None and checks.positive("gamma", gamma) < 1:
+            raise InvalidInput(f'gamma must be at least 1 with skip="identity", which adds x to y, not {gamma:g}.')
+        if skip == "identity" and gamma == 1 and sizes[0] == sizes[2]:
+            return Tied(sizes[0], sizes[1], epsilon, groups=groups)
+        return Skipped(*sizes, gamma, skip, epsilon, groups=groups)
+    if gamma is None:
+        return WellPosed(*sizes, epsilon, groups=groups)
+    return LipschitzBounded(*sizes, gamma, epsilon, groups=groups)
+
+
+def _skip_of(weights: Weights) -> Skip | None:
+    if weights.D is None:
+        return None
+    return "identity" if is_identity(weights.D) else "linear"
 
 
 def sizes_of(weights: Weights) -> tuple[int, int, int]:

@@ -42,7 +42,7 @@ class LayeredNetwork(EquilibriumNetwork):
         super().__init__(Explicit(own), activation, BackSubstitution(), normalize)
 
     @classmethod
-    def restore(cls, options: dict[str, Any], tensors: dict[str, Tensor]) -> LayeredNetwork:
+    def _restore(cls, options: dict[str, Any], tensors: dict[str, Tensor]) -> LayeredNetwork:
         """From the tensors themselves, of which its weights are made."""
         names = {f"parameterization.{name}": name for name in ("W", "U", "bz", "Wo", "by", "lam")}
         if not names.keys() <= tensors.keys():

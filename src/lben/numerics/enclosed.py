@@ -28,6 +28,11 @@ class Enclosed:
     def exact(matrix: Tensor) -> Enclosed:
         return Enclosed(matrix, torch.zeros_like(matrix))
 
+    @staticmethod
+    def within(matrix: Tensor, error: Tensor | None) -> Enclosed:
+        """What may be off by `error`; exact for None."""
+        return Enclosed.exact(matrix) if error is None else Enclosed(matrix, error)
+
     @property
     def T(self) -> Enclosed:
         return Enclosed(self.mid.T, self.error.T)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from lben import checks
 from lben.activations.base import refuse_blocks
 from lben.errors import InvalidInput
 from lben.operators.base import Operator
+from lben.parameterize.starts import SMALLEST_GAMMA
 from lben.weights.record import Sized
 
 _POSITIVE = ("epsilon", "kappa", "lam")
@@ -22,6 +24,8 @@ class Form(Sized, nn.Module):
 
     U: Tensor
     Wo: Tensor
+    smallest_gamma: ClassVar[dict[torch.dtype, float]] = SMALLEST_GAMMA
+    """With which it can be trained, in each precision."""
     _gamma: float | None = None
 
     @property
@@ -31,15 +35,20 @@ class Form(Sized, nn.Module):
 
     @gamma.setter
     def gamma(self, gamma: float | None) -> None:
-        self._gamma = None if gamma is None else checks.positive("gamma", gamma)
+        bound = None if gamma is None else checks.positive("gamma", gamma)
+        self._check_gamma(bound)
+        self._gamma = bound
+
+    def _check_gamma(self, gamma: float | None) -> None:
+        """Refuse a bound that these free variables cannot have."""
 
     @abstractmethod
     def inject(self, x: Tensor) -> Tensor:
         """U x + bz for rows x."""
 
     @abstractmethod
-    def readout(self, z: Tensor) -> Tensor:
-        """Wo z + by for rows z."""
+    def readout(self, z: Tensor, x: Tensor) -> Tensor:
+        """Wo z + D x + by for rows z and x."""
 
     @abstractmethod
     def operator(self) -> Operator:

@@ -9,7 +9,7 @@ the first of them, change no distance. With kernels V, N and U and Psi = Lam^-1 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ class ConvForm(ConvSizes, Form):
     """U, Wo and the biases, which every convolutional network has."""
 
     metric: Metric = "identity"
+    smallest_gamma: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-2, torch.float64: 1e-4}
 
     def __init__(self, geometry: Geometry, channels: int, out_features: int, kernel_size: int) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class ConvForm(ConvSizes, Form):
     def inject(self, x: Tensor) -> Tensor:
         return self.geometry.inject(x, self.U, self.bz)
 
-    def readout(self, z: Tensor) -> Tensor:
+    def readout(self, z: Tensor, x: Tensor) -> Tensor:
         return F.linear(z, self.geometry.spread(self.Wo), self.by)
 
     def operator(self) -> Operator:

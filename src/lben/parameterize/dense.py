@@ -6,6 +6,7 @@ The equation that all but the unconstrained form share is in `direct.py`.
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,7 +25,14 @@ from lben.weights.record import check_constant
 
 
 class Parameterization(DenseSizes, Form):
-    """A W that is a matrix."""
+    """A W that is a matrix.
+
+    direct: whether W is that of `direct.py`, so that making and solving can be one call.
+    tied: whether U is not free, but made of other variables.
+    """
+
+    direct = False
+    tied = False
 
     def __init__(self, in_features: int, hidden_features: int, out_features: int) -> None:
         super().__init__()
@@ -33,7 +41,8 @@ class Parameterization(DenseSizes, Form):
         p = checks.count("out_features", out_features)
         for name, shape in (("W", (n, n)), ("U", (n, d)), ("Wo", (p, n))):
             checks.affordable(name, *shape)
-        self.U = uniform(n, d)
+        if not self.tied:
+            self.U = uniform(n, d)
         self.bz: Tensor = uniform(n, fan_in=d)
         self.Wo = uniform(p, n)
         self.by: Tensor = uniform(p, fan_in=n)
@@ -44,14 +53,20 @@ class Parameterization(DenseSizes, Form):
     def inject(self, x: Tensor) -> Tensor:
         return F.linear(x, self.U, self.bz)
 
-    def readout(self, z: Tensor) -> Tensor:
-        return F.linear(z, self.Wo, self.by)
+    def readout(self, z: Tensor, x: Tensor) -> Tensor:
+        y, D = F.linear(z, self.Wo, self.by), self.feedthrough()
+        return y if D is None else y + F.linear(x, D)
+
+    def feedthrough(self) -> Tensor | None:
+        """D, with its history; None where there is none."""
+        return None
 
     def operator(self) -> Operator:
         return DenseOperator(self.hidden_weight(), self.metric(), monotonicity_bound=self.monotonicity())
 
     def forward(self) -> Weights:
-        return Weights(self.hidden_weight(), self.U, self.bz, self.Wo, self.by, self.metric(), self.gamma)
+        own = (self.hidden_weight(), self.U, self.bz, self.Wo, self.by, self.metric())
+        return Weights(*own, gamma=self.gamma, D=self.feedthrough())
 
     @abstractmethod
     def hidden_weight(self) -> Tensor:
@@ -73,7 +88,7 @@ class Parameterization(DenseSizes, Form):
         """Choose the free variables so that they stand for these valid `weights`, or say why they cannot."""
 
     def _assign_shared(self, weights: Weights) -> None:
-        for name in ("U", "bz", "Wo", "by"):
+        for name in ("bz", "Wo", "by") if self.tied else ("U", "bz", "Wo", "by"):
             copy_into(getattr(self, name), getattr(weights, name))
 
 
@@ -104,6 +119,7 @@ class Explicit(Parameterization):
 
     W: Tensor
     lam: Tensor | None
+    D: Tensor | None
 
     def __init__(self, weights: Weights) -> None:
         nn.Module.__init__(self)
@@ -111,6 +127,9 @@ class Explicit(Parameterization):
 
     def hidden_weight(self) -> Tensor:
         return self.W
+
+    def feedthrough(self) -> Tensor | None:
+        return self.D
 
     def check_groups(self, groups: Tensor | None) -> None:
         if self.lam is not None:
@@ -120,7 +139,7 @@ class Explicit(Parameterization):
         return self.lam
 
     def assign(self, weights: Weights) -> None:
-        for name in ("W", "U", "bz", "Wo", "by", "lam"):
+        for name in ("W", "U", "bz", "Wo", "by", "lam", "D"):
             self.register_buffer(name, getattr(weights, name))
         self.gamma = weights.gamma
 
@@ -132,6 +151,7 @@ class Monotone(Parameterization):
     """
 
     epsilon: Tensor
+    direct = True
 
     def __init__(self, in_features: int, hidden_features: int, out_features: int, epsilon: float = 1.0) -> None:
         super().__init__(in_features, hidden_features, out_features)
@@ -154,7 +174,7 @@ class Monotone(Parameterization):
 
     def _assign_direct(self, weights: Weights, lam: Tensor) -> None:
         """V'V + eps I is the symmetric part of Lam (I - W), less the terms of gamma; N is half the skew part."""
-        candidate = Weights(weights.W, weights.U, weights.bz, weights.Wo, weights.by, lam)
+        candidate = replace(weights, lam=lam)
         well_posed = float(torch.linalg.eigvalsh(candidate.condition(None))[0])
         if not well_posed > 0:
             raise NotWellPosed(
@@ -162,7 +182,7 @@ class Monotone(Parameterization):
                 f"2 Lam - Lam W - W' Lam is {well_posed:.6g}, and it must be positive.",
                 well_posed,
             )
-        values, vectors = torch.linalg.eigh(candidate.condition(self.gamma) / 2)
+        values, vectors = torch.linalg.eigh(self._room(candidate))
         room = float(values[0])
         if not room > 0:
             raise BoundNotMet(
@@ -174,7 +194,13 @@ class Monotone(Parameterization):
         copy_into(self.V, (values - self.epsilon.double()).clamp(min=0).sqrt()[:, None] * vectors.T)
         half = lam[:, None] * weights.W
         copy_into(self.N, (half.T - half) / 4)
-        self._assign_shared(weights)
+        self._assign_shared(candidate)
+
+    def _room(self, weights: Weights) -> Tensor:
+        """Half the matrix of the condition, which is V'V + eps I."""
+        if weights.D is not None:
+            raise InvalidInput("These weights have a feed-through D: LBEN.from_weights makes a network with one.")
+        return weights.condition(self.gamma) / 2
 
     def extra_repr(self) -> str:
         return "" if self.epsilon.is_meta else f"epsilon={float(self.epsilon):.4g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor
 
 from lben.certify.metrics import smallest_gamma
 from lben.certify.wellposed import best_metric
-from lben.errors import NotConverged, NotWellPosed
+from lben.errors import InvalidInput, NotConverged, NotWellPosed
 from lben.weights.dense import Weights
 
-_ITERATIONS = 2000
+_ITERATIONS = 100
+_INNER_STEPS = 2000  # of conjugate gradients
+_SHORTEST = 1e-10  # of a line search
 _EXACT = 1e-9  # of the gradient, relative to the weights: it bounds the distance from the nearest ones
 _INSIDE = 1e-9  # how far inside the boundary, relatively, so that rounding does not lose it
 
@@ -38,6 +41,8 @@ def nearest_weights(weights: Weights, gamma: float | None, room: float) -> Neare
     given F the nearest X only lifts eigenvalues, by P = (F'F/(2 gamma) + room I - sym(X0))_+. What is left,
     |P|^2 + |F - F0|^2, is convex and smooth in F, and strongly so: its gradient g proves that F is within |g|/2.
     """
+    if weights.D is not None:
+        raise InvalidInput("Weights with a feed-through D have no nearest ones here: LBEN.from_weights takes them.")
     lam = weights.metric()
     scaled = lam[:, None] * weights.U
     X = torch.diag(lam) - lam[:, None] * weights.W
@@ -68,12 +73,17 @@ class _Lift:
 
     def excess(self, F: Tensor) -> Tensor:
         """P, the part above zero of what sym(X0) lacks."""
+        values, vectors = self._lack(F)
+        P: Tensor = (vectors * values.clamp(min=0)) @ vectors.T
+        return P
+
+    def _lack(self, F: Tensor) -> tuple[Tensor, Tensor]:
+        """Eigenvalues and eigenvectors of F'F/(2 gamma) + room I - sym(X0)."""
         lack = self.room * torch.eye(len(self.symmetric), dtype=F.dtype) - self.symmetric
         if self.gamma is not None:
             lack = lack + F.T @ F / (2 * self.gamma)
         values, vectors = torch.linalg.eigh(lack)
-        P: Tensor = (vectors * values.clamp(min=0)) @ vectors.T
-        return P
+        return values, vectors
 
     def _start(self, gamma: float) -> Tensor:
         """F0, made so small that F'F/(2 gamma) is no larger than sym(X0): the nearest F is about as small."""
@@ -81,38 +91,69 @@ class _Lift:
         return self.F0 * min(1.0, math.sqrt(most) / max(float(torch.linalg.matrix_norm(self.F0, 2)), 1e-300))
 
     def minimise(self, size: float) -> Tensor:
-        """L-BFGS until the gradient is small; P has the gradient 2 F P / gamma in F."""
+        """Newton's method, each step by conjugate gradients, until the gradient 2 (F P/gamma + F - F0) is small.
+
+        The derivative of P in a direction is V (Omega o (V' . V)) V', with Omega the difference quotients of the
+        positive parts of the eigenvalues: the objective is strongly convex and smooth but for its second derivative.
+        """
         gamma = self.gamma
         assert gamma is not None
-        F = self._start(gamma).requires_grad_()
-        optimizer = torch.optim.LBFGS(
-            [F],
-            max_iter=_ITERATIONS,
-            tolerance_grad=0,
-            tolerance_change=0,
-            history_size=20,
-            line_search_fn="strong_wolfe",
-        )
-        steepness = math.inf
-
-        def closure() -> float:
-            nonlocal steepness
-            with torch.no_grad():
-                P, moved = self.excess(F), F - self.F0
-                F.grad = 2 * (F @ P / gamma + moved)
-                steepness = float(torch.linalg.matrix_norm(F.grad))
-                if steepness <= _EXACT * size:
-                    F.grad.zero_()  # which ends the search
-                return float((P**2).sum() + (moved**2).sum())
-
-        optimizer.step(closure)
+        F = self._start(gamma)
+        value, gradient, product = self._derivatives(F, gamma)
+        for _ in range(_ITERATIONS):
+            steepness = float(torch.linalg.matrix_norm(gradient))
+            if steepness <= _EXACT * size:
+                return F
+            step = _conjugate_gradients(product, -gradient, min(0.1, math.sqrt(steepness / size)))
+            slope, length = float((gradient * step).sum()), 1.0
+            while length > _SHORTEST:
+                moved = F + length * step
+                found = self._derivatives(moved, gamma)
+                if found[0] <= value + 1e-4 * length * slope:
+                    break
+                length /= 2
+            else:
+                break  # as far as rounding lets it
+            F, (value, gradient, product) = moved, found
         if not steepness <= 1e3 * _EXACT * size:
             raise NotConverged(
                 f"The nearest weights were not found: the gradient stays at {steepness:.3g} of {size:.3g}. Give a "
                 "larger gamma, another metric lam, or scale U and Wo to sizes that are closer to each other.",
                 steepness,
             )
-        return F.detach()
+        return F
+
+    def _derivatives(self, F: Tensor, gamma: float) -> tuple[float, Tensor, Callable[[Tensor], Tensor]]:
+        """|P|^2 + |F - F0|^2, less |F0|^2, in which digits would drown; its gradient; and its Hessian, as a product."""
+        values, V = self._lack(F)
+        positive = values.clamp(min=0)
+        P = (V * positive) @ V.T
+        gaps = values[:, None] - values
+        level = ((values[:, None] > 0) & (values > 0)).to(F.dtype)
+        omega = torch.where(gaps.abs() > 1e-12, (positive[:, None] - positive) / gaps, level)
+
+        def product(H: Tensor) -> Tensor:
+            inner = V.T @ (F.T @ H + H.T @ F) @ V / (2 * gamma)
+            return 2 * (H @ P / gamma + F @ (V @ (omega * inner) @ V.T) / gamma + H)
+
+        value = float((positive**2).sum() + (F * (F - 2 * self.F0)).sum())
+        return value, 2 * (F @ P / gamma + F - self.F0), product
+
+
+def _conjugate_gradients(product: Callable[[Tensor], Tensor], b: Tensor, share: float) -> Tensor:
+    """x with |A x - b| at most a share of |b|, for a positive definite A."""
+    x, r = torch.zeros_like(b), b
+    p, squared = r, float((r * r).sum())
+    enough = share**2 * squared
+    for _ in range(_INNER_STEPS):
+        Ap = product(p)
+        step = squared / float((p * Ap).sum())
+        x, r = x + step * p, r - step * Ap
+        before, squared = squared, float((r * r).sum())
+        if squared <= enough:
+            break
+        p = r + (squared / before) * p
+    return x
 
 
 def choose_metric(weights: Weights, groups: Tensor | None) -> Tensor:

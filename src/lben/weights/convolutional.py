@@ -182,6 +182,9 @@ class ConvWeights(ConvSizes, Record):
     def inject(self, x: Tensor) -> Tensor:
         return self.geometry.inject(x, self.U, self.bz)
 
+    def readout(self, z: Tensor, x: Tensor) -> Tensor:
+        return F.linear(z, self.output, self.by)
+
     def operator(self, *, monotonicity_bound: float | None = None) -> FourierOperator | PixelOperator:
         """W as an operator in its metric."""
         shape, bounded = self.geometry.shape, self.gamma is not None

@@ -35,9 +35,10 @@ class DenseSizes:
 
 @dataclass(frozen=True, eq=False)
 class Weights(DenseSizes, Record):
-    """z = sigma(W z + U x + bz), y = Wo z + by (Equation `implicit`), with what proves it.
+    """z = sigma(W z + U x + bz), y = Wo z + D x + by (Equation `implicit`), with what proves it.
 
-    Shapes: W (n, n), U (n, d), bz (n,), Wo (p, n), by (p,), lam (n,) or None.
+    Shapes: W (n, n), U (n, d), bz (n,), Wo (p, n), by (p,), lam (n,) or None, D (p, d) or None.
+    `D` is a feed-through, past the hidden units; None where there is none, as in the paper.
     `lam` is the diagonal of the metric Lambda of Conditions `W` and `lipschitz`; None where none is known.
     `gamma` is the Lipschitz bound that `lam` is meant to prove; None where only well-posedness is meant.
     """
@@ -49,6 +50,7 @@ class Weights(DenseSizes, Record):
     by: Tensor
     lam: Tensor | None = None
     gamma: float | None = None
+    D: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("W", "U", "bz", "Wo", "by"):
@@ -58,13 +60,17 @@ class Weights(DenseSizes, Record):
         d = self.U.shape[-1] if self.U.dim() else 0
         if min(n, d, p) < 1:
             raise InvalidInput(f"A network needs inputs, units and outputs, but has {d}, {n} and {p} of them.")
-        expected = {"W": (n, n), "U": (n, d), "bz": (n,), "Wo": (p, n), "by": (p,), "lam": (n,)}
+        expected = {"W": (n, n), "U": (n, d), "bz": (n,), "Wo": (p, n), "by": (p,), "lam": (n,), "D": (p, d)}
         checks.shapes(self.tensors(), expected)
         if self.gamma is not None:
             checks.positive("gamma", self.gamma)
 
     def inject(self, x: Tensor) -> Tensor:
         return F.linear(x, self.U, self.bz)
+
+    def readout(self, z: Tensor, x: Tensor) -> Tensor:
+        y = F.linear(z, self.Wo, self.by)
+        return y if self.D is None else y + F.linear(x, self.D)
 
     def metric(self) -> Tensor:
         """The diagonal of Lambda; ones (the Euclidean metric) where none is known."""
@@ -76,13 +82,26 @@ class Weights(DenseSizes, Record):
     def condition(self, gamma: float | None) -> Tensor:
         """The matrix that Condition `lipschitz` wants positive definite; that of Condition `W` for gamma None.
 
-        2*Lam - Lam*W - W'*Lam - (Wo'*Wo + Lam*U*U'*Lam)/gamma, of shape (n, n).
+        2*Lam - Lam*W - W'*Lam - (Wo'*Wo + Lam*U*U'*Lam)/gamma, of shape (n, n); with D see `condition_matrix`.
         """
-        lam = self.metric()
-        half = torch.diag(lam) - lam[:, None] * self.W
-        matrix = half + half.T
         if gamma is not None:
             checks.positive("gamma", gamma)
-            scaled = lam[:, None] * self.U
-            matrix = matrix - (self.Wo.T @ self.Wo + scaled @ scaled.T) / gamma
-        return matrix
+        return condition_matrix(self.W, self.U, self.Wo, self.D, self.metric(), gamma)
+
+
+def condition_matrix(W: Tensor, U: Tensor, Wo: Tensor, D: Tensor | None, lam: Tensor, gamma: float | None) -> Tensor:
+    """M - (Wo'Wo + Lam U U' Lam)/gamma with M = 2 Lam - Lam W - W' Lam; M alone for gamma None.
+
+    With D it is [[M - Lam U U' Lam/gamma, Wo' + Lam U D'/gamma], [., gamma I - D D'/gamma]], of which the other is the
+    Schur complement at D = 0.
+    """
+    half = torch.diag(lam) - lam[:, None] * W
+    M = half + half.T
+    if gamma is None:
+        return M
+    scaled = lam[:, None] * U
+    if D is None:
+        return M - (Wo.T @ Wo + scaled @ scaled.T) / gamma
+    side = Wo.T + scaled @ D.T / gamma
+    corner = gamma * torch.eye(len(D), dtype=M.dtype, device=M.device) - D @ D.T / gamma
+    return torch.cat([torch.cat([M - scaled @ scaled.T / gamma, side], 1), torch.cat([side.T, corner], 1)])

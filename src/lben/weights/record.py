@@ -34,7 +34,7 @@ class Sized(ABC):
 
 
 class Record(Sized):
-    """z = sigma(W z + U x + bz), y = Wo z + by (Equation `implicit`): the tensors of one kind of network, by name.
+    """z = sigma(W z + U x + bz), y = Wo z + D x + by (Equation `implicit`): the tensors of one kind, by name.
 
     `gamma` is the Lipschitz bound that the metric is meant to prove; None where only well-posedness is meant.
     """
@@ -51,6 +51,10 @@ class Record(Sized):
     @abstractmethod
     def inject(self, x: Tensor) -> Tensor:
         """U x + bz for rows x, as rows."""
+
+    @abstractmethod
+    def readout(self, z: Tensor, x: Tensor) -> Tensor:
+        """y for rows z and x."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, without a metric that is not there."""
