@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict, place
-from lben.certify.evaluation import Evaluator
+from lben.certify.evaluator import Evaluator
 from lben.certify.radius import check_labels, check_sizes
 from lben.certify.subject import Examined
 from lben.errors import ConvergenceWarning, InvalidInput
@@ -203,7 +203,7 @@ def _target(net: Examined, evaluator: Evaluator) -> nn.Module:
     Where no equilibrium is found the gradient may be no number; an attack then stays where it is.
     """
     target = copy.deepcopy(net) if isinstance(net, BaseNetwork) else evaluator
-    target.solver = replace(evaluator.suitable(target.solver), on_failure="warn")
+    target.solver = replace(evaluator.subject.suitable(target.solver), on_failure="warn")
     target.register_forward_pre_hook(_with_finite_gradient)
     return target.eval().requires_grad_(False)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import lben
+from lben.certify.equilibria import EquilibriumSubject
 from lben.certify.kinds import subject_of
 from tests.rational import Matrix, is_definite
 
@@ -152,7 +153,9 @@ def test_the_monotonicity_is_proved(metric: lben.Metric) -> None:
     """Lam (I - W) + its transpose - 2 m Lam is positive definite, and m is nearly all that can be had."""
 
     def rest(w: lben.ConvWeights, _: Tensor | None) -> Matrix | None:
-        m = subject_of(w).settled().monotonicity
+        subject = subject_of(w).settled()
+        assert isinstance(subject, EquilibriumSubject)
+        m = subject.monotonicity
         lam = w.metric_diagonal().tolist()
         if not m > 0:
             return None

@@ -12,8 +12,7 @@ from torch import Tensor
 
 import lben
 from lben.certify.condition import sure_monotonicity
-from lben.certify.distance import distance
-from lben.certify.evaluation import Evaluator
+from lben.certify.equilibria import EquilibriumSubject
 from lben.certify.kinds import subject_of
 from lben.solvers.base import Problem
 from lben.solvers.loop import solve
@@ -195,11 +194,12 @@ def test_every_way_to_an_output_leads_into_the_enclosure(kind: str) -> None:
     for tolerance in (1e-1, 1e-3, 1e-6):
         rough = lben.enclose(net, x, solver=lben.ForwardBackward(tolerance=tolerance, max_iterations=20_000))
         assert bool(((rough.y - precise.y).abs() <= rough.error + precise.error).all())
-    evaluator = Evaluator.of(net)
+    subject = subject_of(net).settled()
+    assert isinstance(subject, EquilibriumSubject)
     with torch.no_grad():
         solution = net.solve(x)
-        z = evaluator._solve(evaluator.inputs(x), lben.Newton(tolerance=1e-13)).z
-    error = ((solution.z - z) * evaluator.subject.diagonal.sqrt()).norm(dim=-1)
+        z = subject._solve(x.double(), lben.Newton(tolerance=1e-13)).z
+    error = ((solution.z - z) * subject.diagonal.sqrt()).norm(dim=-1)
     bound = solution.error_bound(net, x)
     assert bool((error <= bound + 1e-10).all())
     assert float(bound.max()) < 1e-1
@@ -294,10 +294,11 @@ def test_errors_of_a_convolution_nearly_without_monotonicity_are_true(metric: lb
     for t in (0.3, 1e-6, 1e-12, 1.5e-16, 3e-16, 1e-17):
         w = lben.ConvWeights(t * one, one, zero, one, zero, entries, metric, lben.Geometry((1, 1, 1), 0, 1))
         subject = subject_of(w)
+        assert isinstance(subject, EquilibriumSubject)
         assert 0.999 * t < subject.monotonicity < t
         for share in (1.0, 1.001, 0.5, 3.0):
             z = torch.full((1, 1), share / t, dtype=torch.float64)
-            error = distance(subject, z, z, torch.ones(1, 1, dtype=torch.float64))
+            error = subject.distance(z, z, torch.ones(1, 1, dtype=torch.float64))
             assert abs(Fraction(z.item()) - 1 / Fraction(t)) <= Fraction(error.item())
     for t in (0.0, -1e-17):
         w = lben.ConvWeights(t * one, one, zero, one, zero, entries, metric, lben.Geometry((1, 1, 1), 0, 1))

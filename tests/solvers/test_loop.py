@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import lben
-from lben.certify.evaluation import hidden_error
+from lben.certify.evaluator import hidden_error
 from lben.operators.dense import DenseOperator
 from lben.solvers.base import Problem, Solved
 from lben.solvers.extragradient import Cut

@@ -116,7 +116,7 @@ def single_units(net: Examined, activation: Activation | None) -> Subject:
     if subject.activation.groups(len(subject.matrices.W)) is not None:
         sigma = subject.activation
         raise InvalidInput(f"This needs an activation of single units, and {sigma!r} acts on several at once.")
-    if subject.feedthrough is not None:
+    if subject.matrices.D is not None:
         raise InvalidInput("These weights have a feed-through D, which the output of the neural ODE has not.")
     return subject
 

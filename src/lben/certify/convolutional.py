@@ -15,6 +15,8 @@ from lben.activations.base import Activation, refuse_blocks
 from lben.certify.certificate import BoundSolver, Certificate, Domain, confirmed, known
 from lben.certify.channelwise import smallest_gamma
 from lben.certify.dense import DenseSubject
+from lben.certify.equilibria import EquilibriumSubject
+from lben.certify.evaluation import Reach
 from lben.certify.frequencies import FAINT, TINY, UNIT, Condition
 from lben.certify.subject import Bound, Subject
 from lben.certify.verified import decide, exceeds, norm_above, refuted
@@ -32,7 +34,7 @@ _DENSE_MOST = 500  # units of which a matrix is quicker than many iterations
 
 
 @dataclass(frozen=True, eq=False)
-class ConvSubject(Subject):
+class ConvSubject(EquilibriumSubject):
     """Kernels, and a metric of one entry a channel, or a pixel.
 
     mix: which outputs are meant, as combinations of the network's own, shape (p', p).
@@ -207,18 +209,22 @@ class ConvSubject(Subject):
         return replace(self, mix=self.mix[i : i + 1] - self.mix[j : j + 1])
 
     @property
-    def output(self) -> Tensor:
-        return self.weights.output
-
-    @property
     def diagonal(self) -> Tensor:
         return self.weights.metric_diagonal()
+
+    @cached_property
+    def reach(self) -> Reach:
+        return Reach(self.weights.output / self.diagonal.sqrt())
 
     @property
     def longest(self) -> int:
         w = self.weights
         taps = w.T[0].numel() + 2 * w.U[0].numel() + len(w.U) * w.U[0, 0].numel()
         return taps + w.hidden_features + w.out_features + 64
+
+    @property
+    def longest_output(self) -> int:
+        return self.weights.hidden_features + 8
 
     def product(self, z: Tensor, *, absolute: bool) -> Tensor:
         size = max(1, _LARGEST_IMAGE // self.weights.hidden_features)
@@ -228,9 +234,13 @@ class ConvSubject(Subject):
         w = self.weights
         return w.geometry.inject(x, w.U.abs(), w.bz.abs()) if absolute else w.inject(x)
 
+    def readout(self, z: Tensor, x: Tensor, *, absolute: bool) -> Tensor:
+        w = self.weights
+        return F.linear(z, w.output.abs(), w.by.abs()) if absolute else w.readout(z, x)
+
     def searched(self) -> Subject:
         """Of a small network without a resolvent the matrices, which have one."""
-        if self.weights.hidden_features > _DENSE_MOST or self.weights.operator().has_resolvent:
+        if self.weights.hidden_features > _DENSE_MOST or self.operator.has_resolvent:
             return self
         return DenseSubject(self.weights.dense(), self.activation, self.normalize)
 

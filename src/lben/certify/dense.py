@@ -15,10 +15,12 @@ from lben.activations.base import Activation, Scalar
 from lben.activations.scalar import PerUnit
 from lben.certify.certificate import BoundSolver, Certificate, Domain, confirmed, known
 from lben.certify.condition import Balanced, Reduced, sure_monotonicity
+from lben.certify.equilibria import EquilibriumSubject
+from lben.certify.evaluation import Reach
 from lben.certify.metrics import smallest_gamma
 from lben.certify.pieces import steep_inputs
 from lben.certify.rigorous import decide
-from lben.certify.subject import Bound, Subject
+from lben.certify.subject import Bound
 from lben.certify.wellposed import WellPosedness, best_metric, check_size
 from lben.errors import InvalidInput, NotWellPosed
 from lben.normalize import Normalize
@@ -32,7 +34,7 @@ _STEEP_MOST = 640  # in one: beyond that a start takes minutes
 
 
 @dataclass(frozen=True, eq=False)
-class DenseSubject(Subject):
+class DenseSubject(EquilibriumSubject):
     """Matrices, and a metric of one entry a unit; linear units are eliminated where that helps.
 
     loose: what the entries of Wo and D may be off by; None where they are exact.
@@ -167,7 +169,7 @@ class DenseSubject(Subject):
 
     @cached_property
     def monotonicity(self) -> float:
-        estimate = self.weights.operator().sure_monotonicity
+        estimate = self.operator.sure_monotonicity
         return sure_monotonicity(self.weights.W, self.diagonal, estimate)
 
     @property
@@ -180,20 +182,20 @@ class DenseSubject(Subject):
         return super().refusal()
 
     @property
-    def output(self) -> Tensor:
-        return self.weights.Wo
-
-    @property
-    def feedthrough(self) -> Tensor | None:
-        return self.weights.D
-
-    @property
     def diagonal(self) -> Tensor:
         return self.weights.metric()
+
+    @cached_property
+    def reach(self) -> Reach:
+        return Reach(self.weights.Wo / self.diagonal.sqrt())
 
     @property
     def longest(self) -> int:
         return self.weights.hidden_features + self.weights.in_features + 16
+
+    @property
+    def longest_output(self) -> int:
+        return self.weights.hidden_features + 8 + (0 if self.weights.D is None else self.weights.in_features + 8)
 
     def product(self, z: Tensor, *, absolute: bool) -> Tensor:
         return F.linear(z, self.weights.W.abs() if absolute else self.weights.W)
@@ -201,6 +203,13 @@ class DenseSubject(Subject):
     def injection(self, x: Tensor, *, absolute: bool) -> Tensor:
         U, bz = self.weights.U, self.weights.bz
         return F.linear(x, U.abs(), bz.abs()) if absolute else F.linear(x, U, bz)
+
+    def readout(self, z: Tensor, x: Tensor, *, absolute: bool) -> Tensor:
+        w = self.weights
+        if not absolute:
+            return w.readout(z, x)
+        y = F.linear(z, w.Wo.abs(), w.by.abs())
+        return y if w.D is None else y + F.linear(x, w.D.abs())
 
     def steep_inputs(self, starts: int, generator: torch.Generator) -> Tensor:
         """The wider the network, the fewer; none where units act in blocks: slopes of single units are changed."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lben.activations.base import Activation
-from lben.certify.evaluation import PRECISE, Evaluator
+from lben.certify.evaluator import PRECISE, Evaluator
 from lben.certify.subject import Examined
 from lben.numerics.rounding import at_most, undisturbed
 from lben.solvers.base import Solver, check_solver
@@ -63,6 +63,6 @@ def enclose(
     method = PRECISE if solver is None else check_solver(solver)
     rows, shape = evaluator.inputs(x), (*evaluator.flat(x).shape[:-1], evaluator.weights.out_features)
     found = evaluator.evaluate(rows, method)
-    error = (evaluator.reach(evaluator.output) * found.hidden_error[:, None] + found.rounding) * (1 + 1e-12)
+    error = found.entry_error()
     y = torch.where(found.converged[:, None] | torch.isfinite(error), found.y, torch.nan)
     return Enclosure(y.reshape(shape), torch.nan_to_num(error, nan=torch.inf, posinf=torch.inf).reshape(shape))

@@ -11,7 +11,7 @@ from torch import Tensor
 from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict, place
-from lben.certify.evaluation import Evaluator
+from lben.certify.evaluator import Evaluator
 from lben.certify.subject import Examined
 from lben.errors import ConvergenceWarning
 from lben.numerics.norms import row_norm
@@ -107,7 +107,7 @@ class _Search:
     def _quick(self) -> Evaluator:
         """The network to search on, roughly."""
         quick = Evaluator(self.evaluator.subject.searched())
-        quick.solver = quick.suitable(PeacemanRachford(tolerance=1e-6, on_failure="warn"))
+        quick.solver = quick.subject.suitable(PeacemanRachford(tolerance=1e-6, on_failure="warn"))
         return quick
 
     def run(self, restarts: int, steps: int, progress: bool | None, domain: Domain) -> LowerBound:
@@ -185,11 +185,7 @@ class _Search:
         count = pairs.shape[1]
         result = self.evaluator.evaluate(pairs.reshape(2 * count, -1))
         y1, y2 = result.y.reshape(2, count, -1)
-        scaled = self.evaluator.output / self.evaluator.subject.diagonal.sqrt()
-        reach = float(torch.linalg.matrix_norm(scaled, 2)) * (1 + 1e-9) + _NEAREST
-        error = norm_bound(result.rounding)
-        if self.evaluator.proved:
-            error = error + reach * result.hidden_error
+        error = result.norm_error(proved=self.evaluator.proved)
         between = row_norm(y1 - y2) * (1 - 4 * (y1.shape[-1] + 8) * torch.finfo(y1.dtype).eps)
         moved = (between - error.reshape(2, count).sum(dim=0) * (1 + 1e-12)).clamp(min=0)
         distance = norm_bound(pairs[0] - pairs[1])

@@ -13,7 +13,7 @@ from torch import Tensor
 from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict
-from lben.certify.evaluation import PRECISE, Evaluator
+from lben.certify.evaluator import PRECISE, Evaluator
 from lben.certify.subject import Examined, Subject
 from lben.errors import InvalidInput
 from lben.numerics.rounding import undisturbed
@@ -89,10 +89,7 @@ def certified_radius(
     predicted = result.y.argmax(dim=-1)
     at = torch.arange(len(rows))
     gap = result.y[at, predicted][:, None] - result.y
-    Wo = evaluator.output
-    reach = evaluator.reach(Wo[:, None] - Wo)[predicted]
-    error = reach * result.hidden_error[:, None] + result.rounding + result.rounding[at, predicted][:, None]
-    radius = (gap - error * (1 + 1e-12)) / bounds[predicted]
+    radius = (gap - result.pair_error(predicted)) / bounds[predicted]
     radius[at, predicted] = math.inf
     radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0) * (scale * (1 - 1e-12))
     radius = torch.where(radius > _SMALLEST, radius, 0.0)
@@ -159,8 +156,8 @@ def check_sizes(name: str, sizes: Sequence[float] | Tensor) -> Tensor:
 
 def _joint_bounds(subject: Subject) -> Tensor:
     """sqrt(2) times a bound of the whole network, for every pair: gamma where it holds, else the tightest."""
-    gamma, own = subject.weights.gamma, subject.has_metric
-    if gamma is None or not own or not subject.check(gamma, None, rigorous=False, domain="input"):
+    gamma = subject.weights.gamma
+    if gamma is None or not subject.check(gamma, None, rigorous=False, domain="input"):
         gamma = subject.bound().gamma
     return torch.full(
         (subject.weights.out_features,) * 2, math.nextafter(_SQRT2 * gamma, math.inf), dtype=torch.float64

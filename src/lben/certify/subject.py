@@ -12,8 +12,10 @@ from torch import Tensor
 from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import BoundSolver, Certificate, Domain
+from lben.certify.evaluation import Evaluation
 from lben.errors import InvalidInput, NotWellPosed
 from lben.normalize import Normalize
+from lben.solvers.base import Solver
 from lben.weights.dense import Weights
 from lben.weights.record import Record
 
@@ -106,55 +108,26 @@ class Subject(ABC):
 
     @property
     @abstractmethod
-    def monotonicity(self) -> float:
-        """m in the metric, rounded down; not positive where none is proved."""
-
-    @property
     def proved(self) -> bool:
-        """Whether there is one equilibrium for every input."""
-        return self.has_metric and self.monotonicity > 0
+        """Whether there is one output for every input."""
 
-    @property
     @abstractmethod
-    def has_metric(self) -> bool: ...
-
     def refusal(self) -> NotWellPosed:
         """What is raised where a proof is needed, and there is none."""
-        return NotWellPosed(
-            "Their metric does not prove these weights well-posed: I - W is not strongly monotone beyond rounding "
-            f"(m = {self.weights.operator().monotonicity:.3g}).",
-            2 * self.monotonicity,
-        )
 
-    # --- evaluation, by plain sums whose roundings can be counted
-
-    @property
-    @abstractmethod
-    def output(self) -> Tensor:
-        """Wo as a matrix, shape (p, n)."""
-
-    @property
-    def feedthrough(self) -> Tensor | None:
-        """D as a matrix, shape (p, d); None where there is none."""
-        return None
-
-    @property
-    @abstractmethod
-    def diagonal(self) -> Tensor:
-        """The diagonal of Lambda, shape (n,); ones where none is known."""
-
-    @property
-    @abstractmethod
-    def longest(self) -> int:
-        """How many roundings any term of W z + U x + bz goes through, at most."""
+    # --- evaluation
 
     @abstractmethod
-    def product(self, z: Tensor, *, absolute: bool) -> Tensor:
-        """W z for rows z; or a bound on |W| z."""
+    def outputs(self, x: Tensor, solver: Solver) -> Tensor:
+        """y for rows x, before `normalize`, differentiable in x."""
 
     @abstractmethod
-    def injection(self, x: Tensor, *, absolute: bool) -> Tensor:
-        """U x + bz for rows x; or |U| x + |bz|."""
+    def evaluate(self, x: Tensor, solver: Solver) -> Evaluation:
+        """y for rows x, before `normalize`, with the errors that the solver and rounding leave."""
+
+    @abstractmethod
+    def suitable(self, solver: Solver) -> Solver:
+        """The solver, or what must stand in for it."""
 
     def flat(self, x: Tensor) -> Tensor:
         """A user's inputs with their features in one dimension, the last."""

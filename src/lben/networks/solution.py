@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lben.activations.base import Activation
-from lben.certify.evaluation import hidden_error
+from lben.certify.evaluator import hidden_error
 from lben.certify.subject import Examined
 from lben.solvers.base import Solved
 
@@ -44,7 +44,7 @@ class Solution(Solved):
         """A proved bound on |z - z*| in the norm of Lambda, per sample, for the z* of this network at this x.
 
         z* is meant in real numbers, for the weights as they are stored; everything is computed again in double
-        precision, with every rounding bounded (`certify/distance.py`). Infinite where no metric proves m > 0.
+        precision, with every rounding bounded (`certify/equilibria.py`). Infinite where no metric proves m > 0.
         `bias` is what `solve` was given besides x, and `activation` is for bare weights: ReLU if not given.
         """
         return hidden_error(self, net, x, bias, activation)
