@@ -166,6 +166,25 @@ class Scaling(Stage):
 
 
 @dataclass(frozen=True, eq=False)
+class Standardize(Stage):
+    """(x - mean)/std, with one value for all features or one for each: a `Normalize`."""
+
+    mean: Tensor
+    std: Tensor
+
+    @property
+    def out_shape(self) -> Shape:
+        return self.in_shape
+
+    @property
+    def longest(self) -> int:
+        return 4
+
+    def apply(self, x: Tensor, *, absolute: bool = False) -> Tensor:
+        return (x.abs() + self.mean.abs()) / self.std if absolute else (x - self.mean) / self.std
+
+
+@dataclass(frozen=True, eq=False)
 class AveragePool(Stage):
     """The means of rectangles of `size`, `stride` apart, of images (c, h, w), after zeros were put around them."""
 
