@@ -19,7 +19,8 @@ from lben.certify.dense import DenseSubject
 from lben.certify.links import Added, Link, Solved
 from lben.errors import LbenError
 from lben.weights.dense import Weights
-from lben.weights.stages import Flatten, Linear, Pointwise, Scaling
+from lben.weights.linear import Linear, Scaling
+from lben.weights.stages import Flatten, Pointwise
 
 _SLACK = 1 + 1e-6  # by which a stage's bound is exceeded in the metric to start from: its own may be on the boundary
 Source = slice | None

@@ -20,17 +20,8 @@ from lben.certify.records import equilibrium_subject
 from lben.certify.verified import norm_above
 from lben.errors import InvalidInput, LbenError
 from lben.solvers.base import Solver
-from lben.weights.stages import (
-    AveragePool,
-    Convolution,
-    Equilibrium,
-    Linear,
-    Pointwise,
-    Scaling,
-    Stage,
-    Standardize,
-    Sum,
-)
+from lben.weights.linear import AveragePool, Convolution, Linear, Scaling, Standardize
+from lben.weights.stages import Equilibrium, Pointwise, Stage, Sum
 
 _MORE = 1 + 8 * UNIT  # a product or sum of two numbers, rounded up
 

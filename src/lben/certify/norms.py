@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from lben.certify.frequencies import TINY, UNIT
 from lben.certify.verified import norm_above
 from lben.operators.grid import real_form
-from lben.weights.stages import AveragePool, Convolution
+from lben.weights.linear import AveragePool, Convolution
 
 _MOST_ENTRIES = 2**22  # of a convolution that is looked at as the matrix it is
 _MOST_AT_ONCE = 2**24  # entries of all frequency blocks together

@@ -13,7 +13,6 @@ from torch import Tensor
 from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import BoundSolver, Domain, Factor, StackCertificate
-from lben.certify.dense import DenseSubject
 from lben.certify.evaluation import Evaluation
 from lben.certify.joined import joined, units_of
 from lben.certify.links import Applied, Link, Solved, evaluate_chain, links_of, product
@@ -23,7 +22,8 @@ from lben.normalize import Normalize
 from lben.numerics.enclosed import Verdict
 from lben.solvers.base import Solver
 from lben.weights.dense import Weights
-from lben.weights.stages import Stack, Standardize
+from lben.weights.linear import Standardize
+from lben.weights.stages import Stack
 
 _MOST_UNITS = 1500  # of stages that are joined: a search over more takes minutes
 _MOST_INPUTS = 20_000
@@ -182,9 +182,6 @@ class StackSubject(Subject):
 
     @property
     def matrices(self) -> Weights:
-        whole = self.segments[0].subject
-        if len(self.segments) == 1 and isinstance(whole, DenseSubject):
-            return whole.weights
         raise InvalidInput("This is for dense weights, and a stack has stages: ask it of a stage.")
 
     # --- well-posedness

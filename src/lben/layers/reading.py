@@ -13,20 +13,8 @@ from lben.networks.convolutional import ConvNetwork
 from lben.networks.foreign import DROPOUTS, known_activation, name_of
 from lben.networks.imported import Residual, refuse_in_place
 from lben.normalize import Normalize
-from lben.weights.stages import (
-    AveragePool,
-    Convolution,
-    Equilibrium,
-    Flatten,
-    Linear,
-    MaxPool,
-    Pointwise,
-    Scaling,
-    Shape,
-    Stage,
-    Standardize,
-    Sum,
-)
+from lben.weights.linear import AveragePool, Convolution, Linear, Scaling, Standardize
+from lben.weights.stages import Equilibrium, Flatten, MaxPool, Pointwise, Shape, Stage, Sum
 
 
 @runtime_checkable
