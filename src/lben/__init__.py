@@ -61,6 +61,7 @@ from lben.solvers.newton import Newton
 from lben.solvers.peaceman_rachford import DouglasRachford, PeacemanRachford
 from lben.weights.convolutional import ConvWeights, Geometry, Metric
 from lben.weights.dense import Weights
+from lben.weights.image import ImageWeights
 
 try:
     __version__ = version("lben")
@@ -109,6 +110,7 @@ __all__ = [
     "GroupSoftThreshold",
     "HardTanh",
     "Identity",
+    "ImageWeights",
     "IncrementalGain",
     "InvalidActivation",
     "InvalidFile",
