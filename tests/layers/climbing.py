@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+M = TypeVar("M", bound=nn.Module)
 
-def trained(layer: nn.Module, shape: tuple[int, ...], steps: int = 25, rate: float = 0.03) -> nn.Module:
+
+def trained(layer: M, shape: tuple[int, ...], steps: int = 25, rate: float = 0.03) -> M:
     """A layer after so many steps of Adam towards a target that is steeper than the layer may be."""
     optimizer = torch.optim.Adam(layer.parameters(), lr=rate)
     like = next(layer.parameters())
@@ -44,4 +47,4 @@ def steepest(layer: nn.Module, shape: tuple[int, ...], pairs: int = 16, steps: i
 
 
 def _norms(x: Tensor) -> Tensor:
-    return x.flatten(1).norm(dim=1)
+    return x.flatten(1).square().sum(dim=1).sqrt()

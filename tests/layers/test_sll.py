@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import lben
-from lben.layers.sll import HAIR
+from lben.weights.image import ImageWeights
 from tests.layers.climbing import steepest, trained
 
 
-def solved(weights: lben.Weights, x: Tensor, activation: lben.Activation) -> Tensor:
+def solved(weights: lben.Weights | ImageWeights, x: Tensor, activation: lben.Activation) -> Tensor:
     return weights.readout(activation(weights.inject(x)), x)
 
 
@@ -46,6 +46,21 @@ def test_a_dense_layer_is_the_equilibrium_network_it_says() -> None:
     torch.testing.assert_close(layer(x), solved(weights, x, layer.activation), rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.parametrize("kernel_size", [1, 3, 5])
+@pytest.mark.parametrize(("high", "wide"), [(1, 4), (5, 6)])
+def test_a_layer_of_images_is_the_equilibrium_network_it_says(high: int, wide: int, kernel_size: int) -> None:
+    torch.manual_seed(0)
+    layer = lben.ConvSLL(2, 3, kernel_size=kernel_size, activation=lben.Tanh(), dtype=torch.float64)
+    x = torch.randn(4, 2, high, wide, dtype=torch.float64)
+    weights = layer.weights((high, wide))
+    for form in (weights, weights.dense()):
+        y = solved(form, x.flatten(1), layer.activation).reshape(x.shape)
+        torch.testing.assert_close(layer(x), y, rtol=1e-13, atol=1e-13)
+    assert lben.certify(weights.dense())
+    stage = layer.stage((2, high, wide))
+    assert stage.out_shape == (2, high, wide) == layer.out_shape((2, high, wide))
+
+
 def test_q_of_ones_scales_as_aol_does() -> None:
     torch.manual_seed(0)
     layer = lben.SLL(6, 4, dtype=torch.float64)
@@ -70,7 +85,7 @@ def test_units_without_weights_do_nothing() -> None:
     with torch.no_grad():
         layer.weight.zero_()
     x = torch.randn(4, 3)
-    torch.testing.assert_close(layer(x), (1 - HAIR) * x)
+    torch.testing.assert_close(layer(x), x, rtol=1e-5, atol=0)
     assert lben.certify(layer)
 
 

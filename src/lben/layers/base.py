@@ -12,7 +12,8 @@ from lben import checks
 from lben.activations.base import Activation, Scalar, check_activation, refuse_blocks
 from lben.described import Described
 from lben.errors import InvalidInput
-from lben.weights.stages import Shape, Stage
+from lben.weights.image import ImageWeights
+from lben.weights.stages import Equilibrium, Shape, Stage
 
 
 class Staged(Protocol):
@@ -47,8 +48,9 @@ class Explicit(Layer):
     """
 
     gamma = 1.0
-    normalize = None
+    normalize: None = None
     bias: Tensor
+    _activation: Activation
 
     @property
     def activation(self) -> Activation:
@@ -95,6 +97,11 @@ def image_shape(what: str, in_shape: Shape, channels: int, out_channels: int, le
     if min(in_shape[1:]) < least:
         raise InvalidInput(f"{what} takes images of at least {least} x {least} pixels, not {_times(in_shape[1:])}.")
     return (out_channels, *in_shape[1:])
+
+
+def image_stage(name: str, weights: ImageWeights, activation: Activation) -> Equilibrium:
+    """The record of a layer of images."""
+    return Equilibrium(name, weights.in_shape, weights, activation, weights.out_shape)
 
 
 def check_images(x: Tensor, like: Tensor) -> None:

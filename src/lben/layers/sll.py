@@ -29,15 +29,19 @@ from lben.layers.base import (
     check_images,
     dense_shape,
     image_shape,
+    image_stage,
     kernel_size_of,
     options_of,
 )
-from lben.parameterize.skip import HAIR
+from lben.operators.grid import gram, transposed
+from lben.parameterize import skip
 from lben.parameterize.starts import uniform
 from lben.weights.dense import Weights
+from lben.weights.image import ImageWeights
 from lben.weights.stages import Equilibrium, Shape, Stage
 
-D = 1 - HAIR
+D = 1 - skip.HAIR
+"""In place of I."""
 ROOM = 1e-5
 """By how much T is larger than the sums: for the hair of D, and for rounding in single precision."""
 _LEAST = 1e-12  # is added to T, so that units whose column of K vanishes do not divide by zero
@@ -170,7 +174,7 @@ class ConvSLL(_Residual):
 
     def sums(self) -> Tensor:
         """Over the entries of the autocorrelation, which has 2 kernel_size - 1 taps a side."""
-        return F.conv2d(self.weight, self.weight, padding=self.kernel_size - 1).abs().sum(dim=(2, 3))
+        return gram(self.weight).abs().sum(dim=(2, 3))
 
     def _check(self, x: Tensor) -> None:
         check_images(x, self.weight)
@@ -187,5 +191,24 @@ class ConvSLL(_Residual):
     def out_shape(self, in_shape: Shape) -> Shape:
         return image_shape(f"ConvSLL({self.channels})", in_shape, self.channels, self.channels)
 
+    def weights(self, shape: tuple[int, int]) -> ImageWeights:
+        """The equilibrium network that this layer is for images of height and width `shape`."""
+        T, out = self._maps()
+        eye = torch.eye(self.channels, dtype=out.dtype, device=out.device)
+        return ImageWeights(
+            W=None,
+            U=self.weight,
+            bz=self.bias,
+            Wo=transposed(out),
+            by=out.new_zeros(self.channels),
+            in_shape=(self.channels, *shape),
+            padding=self.kernel_size // 2,
+            D=D * eye[:, :, None, None],
+            lam=2 * D / T,
+            gamma=1.0,
+            inner=True,
+        )
+
     def stage(self, in_shape: Shape) -> Stage:
-        raise NotImplementedError("Kernels have no plain record yet.")
+        _, high, wide = self.out_shape(in_shape)
+        return image_stage("ConvSLL", self.weights((high, wide)), self.activation)
