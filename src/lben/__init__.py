@@ -44,6 +44,7 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.files import load, save
+from lben.layers.sandwich import ConvSandwich, Sandwich
 from lben.layers.sll import SLL, ConvSLL
 from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
 from lben.networks.dense import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
@@ -94,6 +95,7 @@ __all__ = [
     "ConvMON",
     "ConvNetwork",
     "ConvSLL",
+    "ConvSandwich",
     "ConvUnconstrainedEN",
     "ConvWeights",
     "ConvergenceWarning",
@@ -132,6 +134,7 @@ __all__ = [
     "Projection",
     "ReLU",
     "Residual",
+    "Sandwich",
     "Sigmoid",
     "Simplex",
     "Softmax",

@@ -8,6 +8,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+import lben
+from lben.weights.record import Record
+
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -26,7 +29,7 @@ def trained(layer: M, shape: tuple[int, ...], steps: int = 25, rate: float = 0.0
     return layer
 
 
-def steepest(layer: nn.Module, shape: tuple[int, ...], pairs: int = 16, steps: int = 100) -> float:
+def steepest(layer: nn.Module, shape: tuple[int, ...], pairs: int = 8, steps: int = 60) -> float:
     """The largest |f(a) - f(b)|/|a - b| over pairs that climb it by gradient ascent, in double precision."""
     layer = copy.deepcopy(layer).double()
     generator = torch.Generator().manual_seed(3)
@@ -44,6 +47,11 @@ def steepest(layer: nn.Module, shape: tuple[int, ...], pairs: int = 16, steps: i
         (-slopes.log().sum()).backward()
         optimizer.step()
     return best
+
+
+def solved(weights: Record, x: Tensor, activation: lben.Activation) -> Tensor:
+    """What weights with W = 0 make of rows x."""
+    return weights.readout(activation(weights.inject(x)), x)
 
 
 def _norms(x: Tensor) -> Tensor:

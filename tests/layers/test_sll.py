@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 
 import lben
-from lben.weights.image import ImageWeights
-from tests.layers.climbing import steepest, trained
-
-
-def solved(weights: lben.Weights | ImageWeights, x: Tensor, activation: lben.Activation) -> Tensor:
-    return weights.readout(activation(weights.inject(x)), x)
+from tests.layers.climbing import solved, steepest, trained
 
 
 @pytest.mark.parametrize("hidden", [None, 3, 12])
@@ -27,8 +22,8 @@ def test_no_pair_is_steeper_than_the_bound_after_training(hidden: int | None, ac
     assert 0.9 < steepest(layer, (7,)) <= 1
 
 
-@pytest.mark.parametrize(("high", "wide"), [(5, 6), (4, 4), (1, 3)])
-@pytest.mark.parametrize(("hidden", "kernel_size"), [(None, 3), (2, 3), (5, 5), (4, 1)])
+@pytest.mark.parametrize(("high", "wide"), [(5, 6), (4, 4)])
+@pytest.mark.parametrize(("hidden", "kernel_size"), [(None, 3), (2, 3), (5, 5)])
 def test_no_pair_of_images_is_steeper_than_the_bound_after_training(
     hidden: int | None, kernel_size: int, high: int, wide: int
 ) -> None:
