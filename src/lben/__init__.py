@@ -45,6 +45,7 @@ from lben.errors import (
 )
 from lben.files import load, save
 from lben.layers.sandwich import ConvSandwich, Sandwich
+from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth
 from lben.layers.sll import SLL, ConvSLL
 from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
 from lben.networks.dense import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
@@ -122,12 +123,14 @@ __all__ = [
     "LeakyReLU",
     "Lengths",
     "LowerBound",
+    "MaxMin",
     "Metric",
     "MissingExtra",
     "Newton",
     "Normalize",
     "NotConverged",
     "NotWellPosed",
+    "PadChannels",
     "PeacemanRachford",
     "PerUnit",
     "Polyhedron",
@@ -141,6 +144,7 @@ __all__ = [
     "Softplus",
     "Solution",
     "Solver",
+    "SpaceToDepth",
     "Start",
     "Tanh",
     "UnconstrainedEN",
