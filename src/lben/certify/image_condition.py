@@ -3,7 +3,7 @@
     [[2 Lam - Lam W - W' Lam, Lam U, Wo'], [., gamma I, -D'], [., ., gamma I]]
 
 is positive definite if and only if the matrix of `condition_matrix` is, its Schur complement. All parts are
-convolutions, and the metric has one entry a channel, so that it is block-diagonal in the Fourier domain; its entries are
+convolutions, and the metric has one entry a channel, so it is block-diagonal in the Fourier domain; its entries are
 those of the kernels' transforms, of which rounding is easily bounded.
 """
 
