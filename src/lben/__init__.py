@@ -44,6 +44,7 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.files import load, save
+from lben.layers.sll import SLL, ConvSLL
 from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
 from lben.networks.dense import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
 from lben.networks.imported import Residual, from_sequential
@@ -73,6 +74,7 @@ __all__ = [
     "LBEN",
     "MON",
     "ODE",
+    "SLL",
     "Activation",
     "Anderson",
     "Arctan",
@@ -91,6 +93,7 @@ __all__ = [
     "ConvLBEN",
     "ConvMON",
     "ConvNetwork",
+    "ConvSLL",
     "ConvUnconstrainedEN",
     "ConvWeights",
     "ConvergenceWarning",

@@ -30,7 +30,8 @@ class ImageWeights(Record):
     w + 2 padding: zeros are put around x, and y is cropped. W None is W = 0, an explicit layer; D None is D = 0.
     A kernel has sides that are odd, or those of the padded image, and the tap that does not shift is always the one at
     [height // 2, width // 2]. Rows of x and y are ordered by channel, row and column; hidden units, all those of the
-    padded image, by row, column and channel.
+    padded image, by row, column and channel. With `inner`, which needs W None, hidden units are those of the image
+    without its padding: they are fewer rows and columns of the condition, and what is proved of all is true of them.
     Shapes: W (C, C, k, l), U (C, c, k, l), bz (C,), Wo (c', C, k, l), by (c',), D (c', c, k, l), each with its own k
     and l; lam (C,), the entries of the metric Lambda, one a channel, or None where none is known.
     """
@@ -45,7 +46,8 @@ class ImageWeights(Record):
     D: Tensor | None = None
     lam: Tensor | None = None
     gamma: float | None = None
-    options = ("gamma", "in_shape", "padding")
+    inner: bool = False
+    options = ("gamma", "in_shape", "padding", "inner")
 
     def __post_init__(self) -> None:
         if not isinstance(self.in_shape, tuple | list) or len(self.in_shape) != 3:
@@ -53,6 +55,8 @@ class ImageWeights(Record):
         object.__setattr__(self, "in_shape", tuple(checks.count("Every size in in_shape", s) for s in self.in_shape))
         if isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding < 0:
             raise InvalidInput(f"padding must be an integer of at least 0, not {self.padding!r}.")
+        if checks.flag("inner", self.inner) and self.W is not None:
+            raise InvalidInput("inner is for W None: a circular W needs the hidden units in the padding, too.")
         for name in ("U", "bz", "Wo", "by"):
             checks.floating(name, getattr(self, name))
         tensors = self.tensors()
@@ -84,8 +88,13 @@ class ImageWeights(Record):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Height and width of the hidden layer."""
+        """Height and width of the padded image, and of the hidden layer unless that is `inner`."""
         return self.in_shape[1] + 2 * self.padding, self.in_shape[2] + 2 * self.padding
+
+    @property
+    def hidden_shape(self) -> tuple[int, int]:
+        """Height and width of the hidden layer."""
+        return self.in_shape[1:] if self.inner else self.shape
 
     @property
     def out_shape(self) -> tuple[int, int, int]:
@@ -101,7 +110,8 @@ class ImageWeights(Record):
 
     @property
     def pixels(self) -> int:
-        return self.shape[0] * self.shape[1]
+        """Of the hidden layer."""
+        return self.hidden_shape[0] * self.hidden_shape[1]
 
     @property
     def in_features(self) -> int:
@@ -146,16 +156,21 @@ class ImageWeights(Record):
 
     def hidden_images(self, z: Tensor) -> Tensor:
         """Rows z as images, shape (batch, C, *shape)."""
-        return z.T.reshape(*self.shape, self.channels, len(z)).permute(3, 2, 0, 1)
+        images = z.T.reshape(*self.hidden_shape, self.channels, len(z)).permute(3, 2, 0, 1)
+        return F.pad(images, (self.padding,) * 4) if self.inner else images
 
     def hidden_rows(self, images: Tensor) -> Tensor:
         """The reverse of `hidden_images`; rows are kept batch by batch in memory, as operators want them."""
+        images = self.without_padding(images) if self.inner else images
         return images.permute(2, 3, 1, 0).reshape(self.hidden_features, len(images)).T
 
     def cropped(self, images: Tensor) -> Tensor:
         """Rows of images without their padding."""
+        return self.without_padding(images).reshape(len(images), -1)
+
+    def without_padding(self, images: Tensor) -> Tensor:
         p, (high, wide) = self.padding, self.in_shape[1:]
-        return images[:, :, p : p + high, p : p + wide].reshape(len(images), -1)
+        return images[:, :, p : p + high, p : p + wide]
 
     def inject(self, x: Tensor) -> Tensor:
         return self.hidden_rows(circular(self.padded(x), self.U) + self.bz[:, None, None])
