@@ -11,13 +11,19 @@ from lben.activations.base import Activation, check_activation
 from lben.activations.scalar import ReLU
 from lben.certify.convolutional import ConvSubject
 from lben.certify.dense import DenseSubject
+from lben.certify.image import ImageSubject
 from lben.certify.subject import Examined, Subject
 from lben.errors import InvalidInput
 from lben.weights.convolutional import ConvWeights
 from lben.weights.dense import Weights
+from lben.weights.image import ImageWeights
 from lben.weights.record import Record
 
-KINDS: dict[type[Record], type[Subject]] = {Weights: DenseSubject, ConvWeights: ConvSubject}
+KINDS: dict[type[Record], type[Subject]] = {
+    Weights: DenseSubject,
+    ConvWeights: ConvSubject,
+    ImageWeights: ImageSubject,
+}
 
 
 def subject_of(net: Examined, activation: Activation | None = None) -> Subject:

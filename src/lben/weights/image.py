@@ -18,7 +18,7 @@ from lben.weights.dense import Weights
 from lben.weights.record import Record
 
 _LARGEST_DENSE = 2**26  # entries of a W that `dense` is willing to form
-_DIRECT_TAPS = 49  # of a kernel, beyond which a transform is quicker
+DIRECT_TAPS = 24  # of a kernel, beyond which a transform is quicker
 _KERNELS = ("W", "U", "Wo", "D")
 
 
@@ -180,17 +180,17 @@ class ImageWeights(Record):
         return self.cropped(y if self.D is None else y + circular(self.padded(x), self.D))
 
     def dense(self) -> Weights:
-        """The same weights as matrices, for small images; raises InvalidInput for large ones."""
+        """The same weights as matrices, exactly, for small images; raises InvalidInput for large ones."""
         n, d, p = self.hidden_features, self.in_features, self.out_features
         if max(n, d, p) ** 2 > _LARGEST_DENSE:
             raise InvalidInput(f"A dense W would have {n} x {n} entries: use the convolutional weights as they are.")
         units, inputs = (torch.eye(k, dtype=self.U.dtype, device=self.U.device) for k in (n, d))
-        U = self.hidden_rows(circular(self.padded(inputs), self.U)).T
-        Wo = self.cropped(circular(self.hidden_images(units), self.Wo)).T
-        D = None if self.D is None else self.cropped(circular(self.padded(inputs), self.D)).T
+        U = self.hidden_rows(direct(self.padded(inputs), self.U)).T
+        Wo = self.cropped(direct(self.hidden_images(units), self.Wo)).T
+        D = None if self.D is None else self.cropped(direct(self.padded(inputs), self.D)).T
         W = torch.zeros_like(units)
         if self.W is not None:
-            W = self.hidden_rows(circular(self.hidden_images(units), self.W)).T
+            W = self.hidden_rows(direct(self.hidden_images(units), self.W)).T
         lam = None if self.lam is None else self.metric_diagonal()
         by = self.by.repeat_interleave(p // self.out_channels)
         return Weights(W, U, self.bz.repeat(self.pixels), Wo, by, lam, self.gamma, D)
@@ -200,7 +200,7 @@ def circular(images: Tensor, kernel: Tensor) -> Tensor:
     """A circular convolution of images (batch, in, height, width), as `conv2d` computes it, by a kernel whose middle
     is at [k // 2, l // 2]; in the Fourier domain where the kernel is large.
     """
-    if kernel[0, 0].numel() <= _DIRECT_TAPS:
+    if kernel[0, 0].numel() <= DIRECT_TAPS:
         return direct(images, kernel)
     batch, channels, high, wide = images.shape
     grid = Grid(high, wide, kernel)
