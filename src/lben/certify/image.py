@@ -13,6 +13,7 @@ from lben.activations.base import Activation, refuse_blocks
 from lben.certify.certificate import BoundSolver, Certificate, Domain, confirmed, known
 from lben.certify.convolutional import around, in_domain
 from lben.certify.dense import DenseSubject
+from lben.certify.dominance import dominated
 from lben.certify.equilibria import EquilibriumSubject
 from lben.certify.evaluation import Reach
 from lben.certify.frequencies import TINY, UNIT
@@ -29,6 +30,7 @@ _SHARES = (1 - 1e-12, 1 - 1e-10, 1 - 1e-8, 1 - 1e-6, 1 - 1e-3, 0.5)
 _DENSE_MOST = 200  # units whose matrices are searched in seconds
 _ROOT_TWO = math.nextafter(math.sqrt(2), 2)
 _METHOD = "Cholesky factors of frequency blocks, with a bound of every rounding error"
+_QUICK = "diagonal dominance for every image size, with a bound of every rounding error"
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +125,9 @@ class ImageSubject(EquilibriumSubject):
         matrix = condition(w, entries, below)
         if not bool(torch.isfinite(torch.view_as_real(matrix.D)).all()):
             raise InvalidInput("The matrix of the condition overflows: the weights or lam are too large.")
-        verdict = decide(matrix)
+        quick = below is not None and dominated(w, entries, below)
+        verdict = "holds" if quick else decide(matrix)
+        method = method.replace(_METHOD, _QUICK) if quick else method
         if verdict == "fails" and (given_away or (above != below and not refuted(condition(w, entries, above)))):
             verdict = "undecided"
         if gamma is not None and w.padding > 0:
