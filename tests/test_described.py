@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ NETWORKS: dict[str, Callable[..., BaseNetwork]] = {
     "MON": lambda **options: lben.MON(16, 6, 3, **options),
     "UnconstrainedEN": lambda **options: lben.UnconstrainedEN(16, 6, 3, **options),
     "ContractingODE": lambda **options: lben.ContractingODE(16, 6, 3, **{"rate": 0.5, "gamma": 1.0, **options}),
+    "square LBEN": lambda **options: lben.LBEN(16, 6, 16, **{"gamma": 2.0, **options}),
+    "residual LBEN": lambda **options: lben.LBEN(16, 6, 16, **{"gamma": 2.0, "skip": "identity", **options}),
     "ConvLBEN": lambda **options: lben.ConvLBEN(SHAPE, 2, 3, **{"gamma": 1.0, "pool": 2, **options}),
     "ConvMON": lambda **options: lben.ConvMON(SHAPE, 2, 3, pool=2, **options),
 }
@@ -29,6 +32,9 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
     ("LBEN", {"gamma": 2.0}, "gamma = 1.0"),
     ("LBEN", {"gamma": None}, "gamma = 1.0"),
     ("LBEN", {"epsilon": 0.1}, "epsilon = 1.0"),
+    ("LBEN", {"skip": "linear"}, "skip = None"),
+    ("square LBEN", {"skip": "identity"}, "skip = None"),
+    ("residual LBEN", {"skip": None}, "skip = identity"),
     ("LBEN", {"activation": lben.Tanh()}, r"activation = ReLU\(\)"),
     ("LBEN", {"activation": lben.PerUnit([lben.ReLU()] * 5 + [lben.Tanh()])}, "5 x ReLU.*1 x Tanh"),
     ("MON", {"epsilon": 0.1}, "epsilon = 1.0"),
@@ -62,6 +68,15 @@ def test_a_state_dict_of_another_network_is_refused_and_nothing_is_changed(
     with pytest.raises(lben.InvalidInput, match=named):
         net.load_state_dict(other.state_dict(), strict=strict)
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_repr_says_every_option_and_every_constant_once(kind: str) -> None:
+    net = make(kind)
+    shown = repr(net)
+    said = {name for name, value in net.options().items() if value is not None} - {"sizes"}
+    for name in {*said, *net.constants()}:
+        assert len(re.findall(rf"\b{name}=", shown)) == 1, shown
 
 
 def test_images_of_another_geometry_are_refused() -> None:

@@ -48,6 +48,7 @@ from lben.layers.equilibrium import ImageLBEN
 from lben.layers.sandwich import ConvSandwich, Sandwich
 from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth
 from lben.layers.sll import SLL, ConvSLL
+from lben.layers.stack import Sequential
 from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
 from lben.networks.dense import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
 from lben.networks.imported import Residual, from_sequential
@@ -140,6 +141,7 @@ __all__ = [
     "ReLU",
     "Residual",
     "Sandwich",
+    "Sequential",
     "Sigmoid",
     "Simplex",
     "Softmax",
