@@ -23,7 +23,7 @@ from lben.certify.verified import decide, exceeds, refuted
 from lben.errors import InvalidInput, NotWellPosed
 from lben.normalize import Normalize
 from lben.weights.dense import Weights
-from lben.weights.image import DIRECT_TAPS, ImageWeights, circular
+from lben.weights.image import ImageWeights, by_transform, circular
 from lben.weights.record import Record
 
 _SHARES = (1 - 1e-12, 1 - 1e-10, 1 - 1e-8, 1 - 1e-6, 1 - 1e-3, 0.5)
@@ -228,9 +228,9 @@ def _convolved(images: Tensor, kernel: Tensor, absolute: bool) -> Tensor:
     """
     if not absolute:
         return circular(images, kernel)
-    if kernel[0, 0].numel() <= DIRECT_TAPS:
-        return circular(images, kernel.abs())
     high, wide = images.shape[2:]
+    if not by_transform(kernel, (high, wide)):
+        return circular(images, kernel.abs())
     stages = 2 * math.sqrt(2 * high + 4) + 4 * math.sqrt(wide) + 4
     sizes = torch.linalg.vector_norm(images.flatten(1), dim=1) * (1 + images[0].numel() * UNIT)
     most: Tensor = stages * float(torch.linalg.matrix_norm(sums(kernel))) * sizes + TINY / UNIT
@@ -240,4 +240,6 @@ def _convolved(images: Tensor, kernel: Tensor, absolute: bool) -> Tensor:
 def _roundings(kernel: Tensor, shape: tuple[int, int]) -> int:
     """How many roundings any term of a convolution goes through, at most."""
     taps, channels = kernel[0, 0].numel(), kernel.shape[1]
-    return taps * channels + 8 if taps <= DIRECT_TAPS else taps + 2 * channels + 2 * shape[0] + 4 * shape[1] + 128
+    if by_transform(kernel, shape):
+        return taps + 2 * channels + 2 * shape[0] + 4 * shape[1] + 128
+    return taps * channels + 8
