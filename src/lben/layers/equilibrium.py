@@ -37,6 +37,8 @@ class ImageLBEN(Layer):
     """
 
     normalize: None = None
+    _activation: Activation
+    _solver: Solver
 
     def __init__(
         self,
