@@ -137,6 +137,11 @@ def test_bad_input_is_named() -> None:
     ):
         with pytest.raises(lben.InvalidInput, match=words):
             conv(given)
+    broken = lben.Sandwich(4, 2)
+    with torch.no_grad():
+        broken.log_psi[1] = torch.nan
+    with pytest.raises(lben.InvalidInput, match="log_psi holds nan"):
+        broken(torch.randn(2, 4))
     with pytest.raises(lben.InvalidInput, match="odd"):
         lben.ConvSandwich(3, 3, kernel_size=2)
     with pytest.raises(lben.InvalidInput, match='"zeros" or "circular"'):

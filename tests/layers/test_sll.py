@@ -138,6 +138,11 @@ def test_bad_input_is_named() -> None:
     ):
         with pytest.raises(lben.InvalidInput, match=words):
             conv(given)
+    broken = lben.SLL(4)
+    with torch.no_grad():
+        broken.log_q[1] = torch.nan
+    with pytest.raises(lben.InvalidInput, match="log_q holds nan"):
+        broken(torch.randn(2, 4))
     with pytest.raises(lben.InvalidInput, match="odd"):
         lben.ConvSLL(3, kernel_size=4)
     with pytest.raises(lben.InvalidInput, match="hidden_features"):

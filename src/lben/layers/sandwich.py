@@ -109,7 +109,7 @@ class Sandwich(_Sandwich):
     def _compute(self, x: Tensor) -> Tensor:
         U, Wo = self._maps(self.X, self.Y)
         v = F.linear(x, U, self.bias)
-        self._refuse_unfinite(v, x)
+        self._refuse_unfinite(x, v)
         return F.linear(self.activation(v), Wo)
 
     def weights(self) -> Weights:
@@ -191,7 +191,7 @@ class ConvSandwich(_Sandwich):
         grid = Grid(*shape, x)
         U, Wo = (real_form(S.real, S.imag) for S in self._symbols(*shape))
         v = grid.convolve(U, _columns(x, p)).reshape(*shape, n, batch) + self.bias[:, None]
-        self._refuse_unfinite(v, x)
+        self._refuse_unfinite(x, v)
         y = grid.convolve(Wo, self.activation(v).reshape(-1, batch))
         return _images(y.reshape(*shape, n, batch)[p : p + high, p : p + wide])
 

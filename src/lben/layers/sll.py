@@ -113,9 +113,9 @@ class SLL(_Residual):
         checks.features("x", x, self.in_features, self.weight)
 
     def _compute(self, x: Tensor) -> Tensor:
-        _, out = self._maps()
+        T, out = self._maps()
         v = F.linear(x, self.weight, self.bias)
-        self._refuse_unfinite(v, x)
+        self._refuse_unfinite(x, v, T)
         return torch.add(self.activation(v) @ out, x, alpha=D)
 
     def weights(self) -> Weights:
@@ -181,10 +181,10 @@ class ConvSLL(_Residual):
         self.out_shape(tuple(x.shape[1:]))
 
     def _compute(self, x: Tensor) -> Tensor:
-        _, out = self._maps()
+        T, out = self._maps()
         middle = self.kernel_size // 2
         v = F.conv2d(x, self.weight, self.bias, padding=middle)
-        self._refuse_unfinite(v, x)
+        self._refuse_unfinite(x, v, T)
         y = F.conv2d(self.activation(v), transposed(out), padding=middle)  # a little quicker than conv_transpose2d
         return torch.add(y, x, alpha=D)
 
