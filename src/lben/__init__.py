@@ -44,6 +44,7 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.files import load, save
+from lben.layers.parallel import Parallel
 from lben.layers.stack import Sequential
 from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
 from lben.networks.dense import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
@@ -122,6 +123,7 @@ __all__ = [
     "Normalize",
     "NotConverged",
     "NotWellPosed",
+    "Parallel",
     "PeacemanRachford",
     "PerUnit",
     "Polyhedron",

@@ -281,7 +281,7 @@ def _normalise(norm: nn.Module, state: _Affine, where: str) -> _Affine:
 def refuse_in_place(body: Sequence[nn.Module], path: str) -> bool:
     """Refuse a body that changes its own input, which the block then adds; whether all of it passes its input on."""
     for place, stage in enumerate(body):
-        if _is_sequence(stage):
+        if isinstance(stage, nn.Sequential):
             passes = refuse_in_place(_parts(stage), f"{path}{place}.")
         else:
             passes = type(stage) in (nn.Identity, *DROPOUTS, *SHAPES)
