@@ -45,6 +45,9 @@ from lben.errors import (
 )
 from lben.files import load, save
 from lben.layers.parallel import Parallel
+from lben.layers.sandwich import ConvSandwich, Sandwich
+from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth
+from lben.layers.sll import SLL, ConvSLL
 from lben.layers.stack import Sequential
 from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
 from lben.networks.dense import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
@@ -62,6 +65,7 @@ from lben.solvers.newton import Newton
 from lben.solvers.peaceman_rachford import DouglasRachford, PeacemanRachford
 from lben.weights.convolutional import ConvWeights, Geometry, Metric
 from lben.weights.dense import Weights
+from lben.weights.image import ImageWeights
 
 try:
     __version__ = version("lben")
@@ -74,6 +78,7 @@ __all__ = [
     "LBEN",
     "MON",
     "ODE",
+    "SLL",
     "Activation",
     "Anderson",
     "Arctan",
@@ -92,6 +97,8 @@ __all__ = [
     "ConvLBEN",
     "ConvMON",
     "ConvNetwork",
+    "ConvSLL",
+    "ConvSandwich",
     "ConvUnconstrainedEN",
     "ConvWeights",
     "ConvergenceWarning",
@@ -108,6 +115,7 @@ __all__ = [
     "GroupSoftThreshold",
     "HardTanh",
     "Identity",
+    "ImageWeights",
     "IncrementalGain",
     "InvalidActivation",
     "InvalidFile",
@@ -117,6 +125,7 @@ __all__ = [
     "LeakyReLU",
     "Lengths",
     "LowerBound",
+    "MaxMin",
     "Metric",
     "MissingExtra",
     "Newton",
@@ -124,12 +133,14 @@ __all__ = [
     "NotConverged",
     "NotWellPosed",
     "Parallel",
+    "PadChannels",
     "PeacemanRachford",
     "PerUnit",
     "Polyhedron",
     "Projection",
     "ReLU",
     "Residual",
+    "Sandwich",
     "Sequential",
     "Sigmoid",
     "Simplex",
@@ -137,6 +148,7 @@ __all__ = [
     "Softplus",
     "Solution",
     "Solver",
+    "SpaceToDepth",
     "Start",
     "Tanh",
     "UnconstrainedEN",
