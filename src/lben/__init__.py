@@ -47,6 +47,7 @@ from lben.files import load, save
 from lben.layers.parallel import Parallel
 from lben.layers.sandwich import ConvSandwich, Sandwich
 from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth
+from lben.layers.equilibrium import ImageLBEN
 from lben.layers.sll import SLL, ConvSLL
 from lben.layers.stack import Sequential
 from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
@@ -115,6 +116,7 @@ __all__ = [
     "GroupSoftThreshold",
     "HardTanh",
     "Identity",
+    "ImageLBEN",
     "ImageWeights",
     "IncrementalGain",
     "InvalidActivation",
