@@ -44,10 +44,11 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.files import load, save
+from lben.layers.equilibrium import ImageLBEN
+from lben.layers.graph import read
 from lben.layers.parallel import Parallel
 from lben.layers.sandwich import ConvSandwich, Sandwich
 from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth
-from lben.layers.equilibrium import ImageLBEN
 from lben.layers.sll import SLL, ConvSLL
 from lben.layers.stack import Sequential
 from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
@@ -134,8 +135,8 @@ __all__ = [
     "Normalize",
     "NotConverged",
     "NotWellPosed",
-    "Parallel",
     "PadChannels",
+    "Parallel",
     "PeacemanRachford",
     "PerUnit",
     "Polyhedron",
@@ -171,6 +172,7 @@ __all__ = [
     "lipschitz_lower_bound",
     "load",
     "product_bound",
+    "read",
     "save",
     "tightest_bound",
     "train",

@@ -19,8 +19,13 @@ from lben import checks
 from lben.activations.description import build_activation
 from lben.described import Described, agree, made, named, plain, stored_tensors, take
 from lben.errors import InvalidFile, InvalidInput
+from lben.layers.base import Layer
+from lben.layers.equilibrium import ImageLBEN
 from lben.layers.parallel import Parallel
 from lben.layers.reading import read
+from lben.layers.sandwich import ConvSandwich, Sandwich
+from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth
+from lben.layers.sll import SLL, ConvSLL
 from lben.layers.stack import Sequential
 from lben.networks.description import MOST_UNITS, Kinds, build_network, build_normalize, check_own
 from lben.networks.imported import Residual
@@ -32,8 +37,11 @@ Checks = dict[str, Callable[[str, Any], Any]]
 """The options of a class, each with what makes of a plain value the one that the constructor takes."""
 
 _MOST_FEATURES = 2**24  # of one sample, before or behind any stage
-LAYERS: dict[str, type[Described]] = {}
-"""Layers of lben's that are made by `cls(*sizes, **options)`."""
+_LEAST = {"running_var": 0.0, "num_batches_tracked": 0.0, "epsilon": 1e-37}
+LAYERS: dict[str, type[Layer]] = {
+    kind.__name__: kind for kind in (SLL, ConvSLL, Sandwich, ConvSandwich, ImageLBEN, SpaceToDepth, PadChannels, MaxMin)
+}
+"""Layers of lben's, which are made by `kind(*sizes, **options)`: all that a new one needs is to stand here."""
 
 
 def _number(name: str, value: Any) -> float:
@@ -244,15 +252,15 @@ class _Builder:
                 if own.dtype != tensors[name].dtype:
                     raise InvalidFile(f"{name} is {str(tensors[name].dtype)[6:]}, but must be {str(own.dtype)[6:]}.")
                 own.copy_(checks.finite(name, tensors[name]))
-        variance = getattr(module, "running_var", None)
-        if variance is not None and not bool((variance >= 0).all()):
-            raise InvalidFile(f"running_var must not be negative, but has {float(variance.min()):.6g}.")
+                least = _LEAST.get(name.rpartition(".")[2])
+                if least is not None and not bool((own >= least).all()):
+                    raise InvalidFile(f"{name} must be at least {least:g}, but has {float(own.min()):.6g}.")
         if isinstance(module, Normalize):
             module.validate()
         return module
 
 
-def _layer(kind: type[Described], described: dict[str, Any], tensors: dict[str, Tensor]) -> Described:
+def _layer(kind: type[Layer], described: dict[str, Any], tensors: dict[str, Tensor]) -> Layer:
     options = dict(described)
     sizes = options.pop("sizes", None)
     if not isinstance(sizes, list):
