@@ -63,12 +63,14 @@ class Described(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _refuse_other(self, found: dict[str, Any]) -> None:
+        """What one of the two does not know, it does not have: None."""
         own = json.loads(json.dumps(self._stated()))
-        for name in own:
-            if name in found and own[name] != found[name]:
+        for name in (*own, *found):
+            mine, its = own.get(name), found.get(name)
+            if mine != its:
                 raise InvalidInput(
-                    f"This state dict is of a network with {name} = {shown(found[name])}, and this network has "
-                    f"{name} = {shown(own[name])}: make it with the same {name}."
+                    f"This state dict is of a network with {name} = {shown(its)}, and this network has "
+                    f"{name} = {shown(mine)}: make it with the same {name}."
                 )
 
 

@@ -28,6 +28,8 @@ KINDS: tuple[Callable[[], Any], ...] = (
     lambda: lben.LBEN(3, 4, 2, activation=lben.PerUnit([lben.ReLU(), lben.Tanh(), lben.Identity(), lben.ELU(0.5)])),
     lambda: lben.LBEN(3, 4, 2, gamma=1.0, activation=lben.Projection(lben.Polyhedron([[1.0, 0.5]], [1.0]))).double(),
     lambda: lben.LBEN(3, 4, 2, gamma=1.0, activation=lben.Blocks([(lben.Softmax(2), 2), (lben.ReLU(), 2)])),
+    lambda: lben.LBEN(3, 4, 2, gamma=1.0, skip="linear"),
+    lambda: lben.LBEN(3, 4, 3, gamma=2.0, skip="identity"),
     lambda: lben.MON(3, 4, 2, solver=lben.Anderson(method=lben.DouglasRachford(), backward=lben.Newton())),
     lambda: lben.UnconstrainedEN(3, 4, 2, activation=lben.LeakyReLU(0.2)),
     lambda: lben.ContractingODE(3, 4, 2, rate=0.3, gamma=2.0),

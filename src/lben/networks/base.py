@@ -195,7 +195,7 @@ class BaseNetwork(Described, ABC):
     def _scaled(self, x: Tensor) -> Tensor:
         """x at the network's input: checked, and normalised if there is a `Normalize`."""
         checks.features("x", x, self.in_features, self.parameterization.U)
-        return x if self.normalize is None else self.normalize(x)
+        return _kept_by_autograd(x) if self.normalize is None else self.normalize(_kept_by_autograd(x))
 
     def _outside(self, x: Tensor, bias: Tensor | None) -> Tensor | None:
         """The bias from outside, one row for each of x."""
@@ -205,7 +205,7 @@ class BaseNetwork(Described, ABC):
         shape = (*x.shape[:-1], self.hidden_features)
         if not _fits(bias.shape, shape):
             raise InvalidInput(f"bias of shape {tuple(bias.shape)} does not fit a hidden layer of shape {shape}.")
-        return rows(bias.expand(shape))
+        return rows(_kept_by_autograd(bias).expand(shape))
 
     def _bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """U x + bz for rows x at the network's input, and the bias from outside if there is one."""
@@ -245,6 +245,11 @@ def check_form(form: Form, kind: type[Any]) -> None:
 
 def _brief(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else repr(value)
+
+
+def _kept_by_autograd(tensor: Tensor) -> Tensor:
+    """`tensor`, or a copy of one that was made in inference mode, which autograd refuses to keep."""
+    return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor
 
 
 def _fits(shape: torch.Size, target: tuple[int, ...]) -> bool:
