@@ -67,7 +67,7 @@ def _describe(net: BaseNetwork | Sequential) -> dict[str, Any]:
         dtype, own = net.parameterization.U.dtype, net.describe()
     else:
         numbers = (tensor.dtype for tensor in stack_tensors(net).values() if tensor.is_floating_point())
-        dtype, own = next(numbers, torch.float32), describe_stack(net)
+        dtype, own = next(numbers, torch.float32), describe_stack(net, KINDS)
     return {"network": type(net).__name__, "dtype": str(dtype)[6:], **own}
 
 

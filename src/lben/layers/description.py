@@ -121,9 +121,9 @@ _TORCH_NAMES = {f"nn.{kind.__name__}": kind for kind in _TORCH}
 # --- what a stack is
 
 
-def describe_stack(net: Sequential) -> dict[str, Any]:
-    """All that decides a stack beside its tensors, in plain values."""
-    return {"in_shape": list(net.in_shape), "stages": [_describe(stage) for stage in net]}
+def describe_stack(net: Sequential, kinds: Kinds) -> dict[str, Any]:
+    """All that decides a stack beside its tensors, in plain values; `kinds` are the networks that may be stages."""
+    return {"in_shape": list(net.in_shape), "stages": [_describe(stage, kinds) for stage in net]}
 
 
 def stack_tensors(net: nn.Module) -> dict[str, Tensor]:
@@ -144,27 +144,31 @@ def _inside(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         yield from ((f"branches.{place}", branch) for place, branch in enumerate(module.branches))
 
 
-def _describe(module: nn.Module) -> dict[str, Any]:
+def _describe(module: nn.Module, kinds: Kinds) -> dict[str, Any]:
     kind = type(module)
     if kind is Sequential and isinstance(module, Sequential):
-        return {"name": "Sequential", **describe_stack(module)}
+        return {"name": "Sequential", **describe_stack(module, kinds)}
     if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
-        return {"name": "nn.Sequential", "stages": [_describe(stage) for stage in module]}
+        return {"name": "nn.Sequential", "stages": [_describe(stage, kinds) for stage in module]}
     if isinstance(module, Residual):
-        return {"name": "Residual", "body": [_describe(stage) for stage in module.body]}
+        return {"name": "Residual", "body": _describe(module.body, kinds)["stages"]}
     if isinstance(module, Parallel):
-        return {"name": "Parallel", "branches": [_describe(branch)["stages"] for branch in module.branches]}
-    if kind in _TORCH:
-        options = {name: getattr(module, name) for name in _TORCH[kind]}
-        if "bias" in options:
-            options["bias"] = options["bias"] is not None
-        return {"name": f"nn.{kind.__name__}", **{name: plain(value) for name, value in options.items()}}
+        return {"name": "Parallel", "branches": [_describe(branch, kinds)["stages"] for branch in module.branches]}
     if kind is Normalize and isinstance(module, Normalize):
         return {"name": "Normalize", "sizes": module.describe()}
-    if isinstance(module, Described):
+    if kind in _TORCH:
+        return {"name": f"nn.{kind.__name__}", **_torch_options(module)}
+    if isinstance(module, Described) and kind in (*LAYERS.values(), *kinds.values()):
         check_own(getattr(module, "activation", None), getattr(module, "solver", None))
         return {"name": kind.__name__, **module.describe()}
     raise InvalidInput(f"lben.save writes stages of lben's and of torch's that it knows, not {kind.__name__}.")
+
+
+def _torch_options(module: nn.Module) -> dict[str, Any]:
+    options = {name: getattr(module, name) for name in _TORCH[type(module)]}
+    if "bias" in options:
+        options["bias"] = options["bias"] is not None
+    return {name: plain(value) for name, value in options.items()}
 
 
 # --- and back
@@ -234,24 +238,26 @@ class _Builder:
             values = take(name, options, *_TORCH[kind])
             checked = {key: check(key, value) for (key, check), value in zip(_TORCH[kind].items(), values, strict=True)}
             module = made(lambda: kind(**checked), tensors)
-            own = _describe(module)
-        elif name in LAYERS:
-            module = _layer(LAYERS[name], options, tensors)
-            own = _describe(module)
-        else:
+            agree(name, options, _torch_options(module))
+            return module
+        if name not in LAYERS:
             raise InvalidFile(f"there is no stage {name!r}.")
-        del own["name"]
-        agree(name, options, own)
-        return module
+        layer = _layer(LAYERS[name], options, tensors)
+        agree(name, options, layer.describe())
+        return layer
 
     def _filled(self, module: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
-        """The stage with its numbers, if they have a meaning."""
+        """The stage with its numbers, if they are all of its own and have a meaning."""
         module.to(self.dtype)
+        for name in tensors.keys() - stored_tensors(module).keys():
+            raise InvalidFile(f"it has no tensor {name!r}.")
         with torch.no_grad():
             for name, own in stored_tensors(module).items():
-                if own.dtype != tensors[name].dtype:
-                    raise InvalidFile(f"{name} is {str(tensors[name].dtype)[6:]}, but must be {str(own.dtype)[6:]}.")
-                own.copy_(checks.finite(name, tensors[name]))
+                given = tensors[name]
+                if (own.dtype, own.shape) != (given.dtype, given.shape):
+                    found, wanted = (f"{str(t.dtype)[6:]} of shape {tuple(t.shape)}" for t in (given, own))
+                    raise InvalidFile(f"{name} is {found}, but must be {wanted}.")
+                own.copy_(checks.finite(name, given))
                 least = _LEAST.get(name.rpartition(".")[2])
                 if least is not None and not bool((own >= least).all()):
                     raise InvalidFile(f"{name} must be at least {least:g}, but has {float(own.min()):.6g}.")
