@@ -49,7 +49,7 @@ def test_a_deep_network_that_was_trained_is_proved(trained: lben.Sequential) -> 
     assert certificate
     assert certificate.rigorous
     x = embedded().test_images[:40].float().reshape(-1, 1, 28, 28) / 255
-    below = lben.lipschitz_lower_bound(trained, x[:16], restarts=3, steps=10, domain="pixels")
+    below = lben.lipschitz_lower_bound(trained, x[:16], restarts=2, steps=5, domain="pixels")
     tight = lben.tightest_bound(trained, domain="pixels")
     assert below.proved
     assert below.value <= (tight.gamma or 0) <= (certificate.gamma or 0) == pytest.approx(trained.bound("pixels"))
@@ -87,11 +87,11 @@ def test_gradients_of_a_stack_are_exact() -> None:
     net = lben.Sequential(
         lben.SpaceToDepth(2),
         lben.ConvSLL(4, 2, activation=lben.Tanh()),
-        lben.ImageLBEN(4, 2, 2, gamma=1.0, activation=lben.Tanh(), solver=solver),
+        lben.ImageLBEN(4, 2, 1, gamma=1.0, activation=lben.Tanh(), solver=solver),
         nn.Flatten(),
-        lben.Sandwich(8, 3, activation=lben.Tanh()),
+        lben.Sandwich(9, 3, activation=lben.Tanh()),
         lben.LBEN(3, 4, 2, gamma=1.0, activation=lben.Tanh(), solver=solver),
-        in_shape=(1, 4, 4),
+        in_shape=(1, 6, 6),
     ).double()
-    x = torch.randn(2, 1, 4, 4, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, 1, 6, 6, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(net, (x,), atol=1e-6)
