@@ -31,6 +31,22 @@ def read(*layers: nn.Module) -> lben.LayeredNetwork:
     return lben.from_sequential(nn.Sequential(normalized(), *layers))
 
 
+class Imaged(nn.Module):
+    """A layer of images as a network of rows: what it is for images of one size."""
+
+    def __init__(self, layer: lben.ImageLBEN, in_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.layer, self.in_shape, self.normalize = layer, in_shape, normalized()
+        self.activation = layer.activation
+
+    def weights(self) -> lben.ImageWeights:
+        return self.layer.weights(self.in_shape[1:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = self.normalize(x).reshape(-1, *self.in_shape)
+        return self.layer(images).reshape(*x.shape[:-1], -1)
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "LBEN": lambda: lben.LBEN(16, 6, 3, gamma=0.7, normalize=normalized()),
     "LBEN without gamma": lambda: lben.LBEN(16, 6, 3, normalize=normalized(), activation=lben.Tanh()),
@@ -45,6 +61,9 @@ KINDS: dict[str, Callable[[], Any]] = {
     "convolutional, channel": lambda: convolutional("channel"),
     "convolutional, identity": lambda: convolutional("identity", padding=1, channels=2, pool=2),
     "convolutional, pixel": lambda: convolutional("pixel"),
+    "convolutional, image to image": lambda: Imaged(
+        lben.ImageLBEN(1, 2, 1, gamma=0.7, padding="circular", skip="linear"), (1, 4, 4)
+    ),
 }
 UNSEARCHED = ("convolutional, pixel",)  # tightest_bound has no method for these, and says so
 DENSE_VERBS: list[Callable[..., Any]] = [
