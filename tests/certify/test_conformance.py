@@ -44,7 +44,8 @@ class Imaged(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         images = self.normalize(x).reshape(-1, *self.in_shape)
-        return self.layer(images).reshape(*x.shape[:-1], -1)
+        y: Tensor = self.layer(images)
+        return y.reshape(*x.shape[:-1], -1)
 
 
 KINDS: dict[str, Callable[[], Any]] = {

@@ -52,6 +52,7 @@ def test_frequencies_and_matrices_agree(
     wanted = lben.tightest_bound(dense).gamma
     found = lben.tightest_bound(weights).gamma
     assert wanted is not None
+    assert found is not None
     assert found == pytest.approx(wanted, rel=2e-3)
     assert lben.certify(weights).verdict == lben.certify(dense).verdict == "holds"
     for gamma in (0.5 * wanted, 0.99 * wanted, 3 * wanted, 30 * wanted):
