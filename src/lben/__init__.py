@@ -44,6 +44,7 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.files import load, save
+from lben.layers.stack import Sequential
 from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
 from lben.networks.dense import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
 from lben.networks.imported import Residual, from_sequential
@@ -127,6 +128,7 @@ __all__ = [
     "Projection",
     "ReLU",
     "Residual",
+    "Sequential",
     "Sigmoid",
     "Simplex",
     "Softmax",

@@ -70,10 +70,20 @@ class Normalize(nn.Module):
         _check(state_dict.get(f"{prefix}mean", self.mean), state_dict.get(f"{prefix}std", self.std))
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
+    def _by_channel(self, x: Tensor) -> bool:
+        """Whether x holds images (.., channels, height, width), and these are the values of their channels."""
+        return self.features > 1 and x.dim() >= 3 and x.shape[-3] == self.features != x.shape[-1]
+
     def forward(self, x: Tensor) -> Tensor:
         try:
+            if self._by_channel(x):
+                return (x - self.mean.reshape(-1, 1, 1)) / self.std.reshape(-1, 1, 1)
             return (x - self.mean) / self.std
-        except (TypeError, RuntimeError):  # said more plainly, and only where it failed: this is in every training step
+        except (
+            AttributeError,
+            TypeError,
+            RuntimeError,
+        ):  # said more plainly, and only where it failed: this is in every training step
             checks.width("x", checks.there("x", checks.floating("x", x)), self.features)
             raise
 

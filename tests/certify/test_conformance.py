@@ -45,7 +45,18 @@ KINDS: dict[str, Callable[[], Any]] = {
     "convolutional, channel": lambda: convolutional("channel"),
     "convolutional, identity": lambda: convolutional("identity", padding=1, channels=2, pool=2),
     "convolutional, pixel": lambda: convolutional("pixel"),
+    "stack": lambda: lben.Sequential(
+        *(lben.LBEN(16, 6, 5, gamma=0.9, normalize=normalized()), nn.Tanh(), nn.Linear(5, 4)),
+        *(lben.LBEN(4, 5, 4, gamma=1.0, skip="identity"), lben.MON(4, 6, 3)),
+    ),
+    "stack of images": lambda: lben.Sequential(
+        *(normalized(), nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(2)),
+        *(lben.Residual(nn.Conv2d(2, 2, 3, padding=1), nn.LeakyReLU(0.1)), nn.AvgPool2d(2), nn.Flatten()),
+        *(lben.LBEN(2, 5, 3, gamma=0.7),),
+        in_shape=(1, 4, 4),
+    ),
 }
+STACKS = [kind for kind in KINDS if kind.startswith("stack")]
 UNSEARCHED = ("convolutional, pixel",)  # tightest_bound has no method for these, and says so
 DENSE_VERBS: list[Callable[..., Any]] = [
     lben.well_posed,
@@ -54,7 +65,7 @@ DENSE_VERBS: list[Callable[..., Any]] = [
     lben.frequency_test,
 ]
 STEADY = ("LBEN in blocks", "linear skip")  # nothing is known of their ODEs
-DENSE = [kind for kind in KINDS if "convolutional" not in kind]
+DENSE = [kind for kind in KINDS if "convolutional" not in kind and kind not in STACKS]
 
 
 @pytest.fixture(params=KINDS)
@@ -77,11 +88,12 @@ def x() -> Tensor:
 class TestConformance:
     """Answers of different verbs about one network never contradict each other."""
 
-    def test_its_own_claim_is_proved_twice(self, net: Any) -> None:
+    def test_its_own_claim_is_proved_twice(self, net: Any, kind: str) -> None:
         plain, sure = lben.certify(net), lben.certify(net, rigorous=True)
         assert plain
         assert sure
-        assert plain.gamma == sure.gamma == net.weights().gamma
+        claimed = pytest.approx(net.bound(), rel=1e-12) if kind in STACKS else net.weights().gamma
+        assert plain.gamma == sure.gamma == claimed
         assert plain.lam.shape == (net.weights().hidden_features,)
 
     def test_bounds_are_in_order(self, net: Any, kind: str) -> None:
@@ -129,13 +141,14 @@ class TestConformance:
         assert torch.allclose(accuracy, inside.double().mean(dim=1))
 
     def test_bare_weights_say_the_same(self, net: Any, kind: str) -> None:
-        weights = net.weights().detach()
-        of_net, bare = lben.certify(net), lben.certify(weights, activation=net.activation)
+        with torch.no_grad():
+            weights, sigma = net.weights(), None if kind in STACKS else net.activation
+        of_net, bare = lben.certify(net), lben.certify(weights, activation=sigma)
         assert (of_net.verdict, of_net.gamma) == (bare.verdict, bare.gamma)
         assert torch.equal(of_net.lam, bare.lam)
-        assert lben.product_bound(weights, activation=net.activation) == lben.product_bound(net)
+        assert lben.product_bound(weights, activation=sigma) == lben.product_bound(net)
         with pytest.raises(lben.InvalidInput, match="activation is for bare weights"):
-            lben.certify(net, activation=net.activation)
+            lben.certify(net, activation=lben.ReLU())
 
     def test_what_is_known_of_dense_weights_alone_is_refused_by_name(self, net: Any, kind: str) -> None:
         for verb in DENSE_VERBS:

@@ -87,6 +87,30 @@ class Certificate(Judged):
         return f"{claim}: {status} ({margin}, {self.method})."
 
 
+@dataclass(frozen=True)
+class Factor:
+    """What a stage, or several examined as one, multiply distances by at most; infinite where nothing is known."""
+
+    name: str
+    bound: float
+    method: str
+
+
+@dataclass(frozen=True, eq=False)
+class StackCertificate(Certificate):
+    """The verdict on a stack: gamma is at least the product of the bounds of its `factors`, each proved alone.
+
+    lam: the metrics of its equilibria, one after another. margin: no number, since no one matrix stands behind it.
+    """
+
+    factors: tuple[Factor, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"\n  {at_most(factor.bound)}: {factor.name} ({factor.method})" for factor in self.factors]
+        said = super().__str__().replace("margin nan, ", "").replace("a margin that rounding hides, ", "")
+        return said + "".join(parts)
+
+
 def confirmed(gamma: float, method: str, prove: Callable[[float], Certificate]) -> Certificate:
     """The certificate of gamma, or of the first that holds a little above it: a search ends within rounding of it."""
     growth = 1e-9

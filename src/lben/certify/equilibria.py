@@ -32,6 +32,7 @@ from lben.solvers.base import Problem, Solved, Solver
 from lben.solvers.fista import FISTA
 from lben.solvers.loop import solve
 from lben.solvers.newton import Newton
+from lben.weights.record import Record
 
 _SLOW_STEPS = 20_000
 _TINY = torch.finfo(torch.float64).tiny
@@ -41,6 +42,8 @@ _MOST_UNITS = 2**23  # hidden units that are solved for at once
 @dataclass(frozen=True, eq=False)
 class EquilibriumSubject(Subject):
     """z = sigma(W z + U x + bz), y = Wo z + D x + by, by plain sums, whose roundings can be counted."""
+
+    weights: Record
 
     @property
     @abstractmethod

@@ -20,6 +20,7 @@ from lben.numerics.rounding import undisturbed
 from lben.progress import track
 from lben.solvers.base import Solver, check_solver
 from lben.weights.record import Record, same
+from lben.weights.stages import Stack
 
 _SMALLEST = 1e-290  # below it underflow takes digits from a radius
 _SQRT2 = math.nextafter(math.sqrt(2), 2)
@@ -166,10 +167,10 @@ def _joint_bounds(subject: Subject) -> Tensor:
 
 def _kept_bounds(net: Examined, subject: Subject, progress: bool | None) -> Tensor:
     """The pairwise bounds of a network, from where they are kept if nothing that decides them has changed."""
-    if isinstance(net, Record):
+    if isinstance(net, Record | Stack):
         return _pairwise_bounds(subject, progress)
     decisive = (subject.weights, subject.activation)
-    kept: tuple[tuple[Record, Activation], Tensor] | None = getattr(net, "kept_bounds", None)
+    kept: tuple[tuple[Record | Stack, Activation], Tensor] | None = getattr(net, "kept_bounds", None)
     if kept is None or not same(kept[0], decisive):
         kept = decisive, _pairwise_bounds(subject, progress)
         setattr(net, "kept_bounds", kept)  # noqa: B010 (a note on the network, which need not know of it)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,28 +13,29 @@ from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import BoundSolver, Certificate, Domain
 from lben.certify.evaluation import Evaluation
-from lben.errors import InvalidInput, NotWellPosed
+from lben.errors import BoundNotMet, InvalidInput, NotWellPosed
 from lben.normalize import Normalize
 from lben.solvers.base import Solver
 from lben.weights.dense import Weights
 from lben.weights.record import Record
+from lben.weights.stages import Stack
 
 S = TypeVar("S", bound="Subject")
 
 
 class Certifiable(Protocol):
-    """What can be certified: a module that is an equilibrium network, whatever it is made of."""
+    """What can be certified: a module that is an equilibrium network, or a stack, whatever it is made of.
 
-    @property
-    def activation(self) -> Activation: ...
+    Its weights are a `Record`, and it has an `activation`; or they are a `Stack`.
+    """
 
     @property
     def normalize(self) -> Normalize | None: ...
 
-    def weights(self) -> Record: ...
+    def weights(self) -> Any: ...
 
 
-Examined = Certifiable | Record
+Examined = Certifiable | Record | Stack
 """A network, or bare weights."""
 
 
@@ -53,13 +54,13 @@ class Subject(ABC):
     at the network's input.
     """
 
-    weights: Record
+    weights: Record | Stack
     activation: Activation
     normalize: Normalize | None
 
     @classmethod
     @abstractmethod
-    def of(cls: type[S], weights: Record, activation: Activation, normalize: Normalize | None) -> S:
+    def of(cls: type[S], weights: Any, activation: Activation, normalize: Normalize | None) -> S:
         """The subject of stored weights, which are copied: the tensors of a network change under its name."""
 
     def scale_of(self, domain: Domain) -> float:
@@ -112,7 +113,7 @@ class Subject(ABC):
         """Whether there is one output for every input."""
 
     @abstractmethod
-    def refusal(self) -> NotWellPosed:
+    def refusal(self) -> NotWellPosed | BoundNotMet:
         """What is raised where a proof is needed, and there is none."""
 
     # --- evaluation

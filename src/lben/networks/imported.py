@@ -175,7 +175,7 @@ class _Walk:
             return self.sequence(_parts(stage), state, f"{where}.")
         if type(stage) is Residual:
             _refuse_hooks(stage.body, where)
-            _refuse_in_place(list(stage.body), f"{where}.")
+            refuse_in_place(list(stage.body), f"{where}.")
             end = self.sequence(list(stage.body), state, f"{where}.")
             if end.shape != state.shape:
                 raise InvalidInput(
@@ -278,11 +278,11 @@ def _normalise(norm: nn.Module, state: _Affine, where: str) -> _Affine:
     return _Affine(state.columns * scale.reshape(channels)).plus(shift.reshape(channels))
 
 
-def _refuse_in_place(body: Sequence[nn.Module], path: str) -> bool:
+def refuse_in_place(body: Sequence[nn.Module], path: str) -> bool:
     """Refuse a body that changes its own input, which the block then adds; whether all of it passes its input on."""
     for place, stage in enumerate(body):
         if _is_sequence(stage):
-            passes = _refuse_in_place(_parts(stage), f"{path}{place}.")
+            passes = refuse_in_place(_parts(stage), f"{path}{place}.")
         else:
             passes = type(stage) in (nn.Identity, *DROPOUTS, *SHAPES)
             if not passes and getattr(stage, "inplace", False):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, replace
 from math import prod
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -84,108 +84,6 @@ class Equilibrium(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class Linear(Stage):
-    """A x + b, with A of shape (p, d) and b of shape (p,) or None; samples may have leading dimensions of their own."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    @property
-    def out_shape(self) -> Shape:
-        return (*self.in_shape[:-1], len(self.weight))
-
-    @property
-    def longest(self) -> int:
-        return self.weight.shape[1] + 8
-
-    def apply(self, x: Tensor, *, absolute: bool = False) -> Tensor:
-        weight, bias = _signed(absolute, self.weight, self.bias)
-        return F.linear(x.reshape(-1, self.weight.shape[1]), weight, bias).reshape(len(x), -1)
-
-
-@dataclass(frozen=True, eq=False)
-class Convolution(Stage):
-    """A convolution of images (c, h, w), with zeros around them or circular, as `nn.Conv2d` computes it.
-
-    Shapes: weight (c', c/groups, k, l), bias (c',) or None. padding: zeros, or pixels from the other side, put on each
-    side in each direction: (top, bottom, left, right).
-    """
-
-    weight: Tensor
-    bias: Tensor | None
-    stride: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    dilation: tuple[int, int]
-    groups: int
-    mode: Literal["zeros", "circular"]
-
-    @property
-    def out_shape(self) -> Shape:
-        _, high, wide = self.in_shape
-        top, bottom, left, right = self.padding
-        sizes = []
-        for size, kernel, step, spread in zip(
-            (high + top + bottom, wide + left + right), self.weight.shape[2:], self.stride, self.dilation, strict=True
-        ):
-            sizes.append((size - spread * (kernel - 1) - 1) // step + 1)
-        return (len(self.weight), *sizes)
-
-    @property
-    def longest(self) -> int:
-        return self.weight[0].numel() + 8
-
-    def apply(self, x: Tensor, *, absolute: bool = False) -> Tensor:
-        weight, bias = _signed(absolute, self.weight, self.bias)
-        top, bottom, left, right = self.padding
-        image = x.reshape(len(x), *self.in_shape)
-        image = F.pad(image, (left, right, top, bottom), mode="constant" if self.mode == "zeros" else "circular")
-        moved = F.conv2d(image, weight, bias, self.stride, 0, self.dilation, self.groups)
-        return moved.reshape(len(x), -1)
-
-
-@dataclass(frozen=True, eq=False)
-class Scaling(Stage):
-    """scale * x + shift, one value a channel: of shape (c,), or (1,) for all; a channel is the first dimension."""
-
-    scale: Tensor
-    shift: Tensor
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.in_shape
-
-    @property
-    def longest(self) -> int:
-        return 4
-
-    def apply(self, x: Tensor, *, absolute: bool = False) -> Tensor:
-        scale, shift = _signed(absolute, self.scale, self.shift)
-        assert shift is not None
-        spread = x.reshape(len(x), self.in_shape[0], -1)
-        return (spread * scale[:, None] + shift[:, None]).reshape(len(x), -1)
-
-
-@dataclass(frozen=True, eq=False)
-class AveragePool(Stage):
-    """The means of rectangles of `size`, `stride` apart, of images (c, h, w), after zeros were put around them."""
-
-    size: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-
-    @property
-    def out_shape(self) -> Shape:
-        return (self.in_shape[0], *_pooled(self.in_shape[1:], self.size, self.stride, self.padding))
-
-    @property
-    def longest(self) -> int:
-        return self.size[0] * self.size[1] + 8
-
-    def apply(self, x: Tensor, *, absolute: bool = False) -> Tensor:
-        return F.avg_pool2d(x.reshape(len(x), *self.in_shape), self.size, self.stride, self.padding).flatten(1)
-
-
-@dataclass(frozen=True, eq=False)
 class MaxPool(Stage):
     """The largest values of squares of `size` that do not overlap, of images (c, h, w)."""
 
@@ -193,7 +91,7 @@ class MaxPool(Stage):
 
     @property
     def out_shape(self) -> Shape:
-        return (self.in_shape[0], *_pooled(self.in_shape[1:], self.size, self.size, (0, 0)))
+        return (self.in_shape[0], *pooled_sizes(self.in_shape[1:], self.size, self.size, (0, 0)))
 
     def apply(self, x: Tensor, *, absolute: bool = False) -> Tensor:
         return F.max_pool2d(x.reshape(len(x), *self.in_shape), self.size).flatten(1)
@@ -331,11 +229,6 @@ class Stack(Sized):
         return replace(self, stages=tuple(stage.precise() for stage in self.stages))
 
 
-def _signed(absolute: bool, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    if not absolute:
-        return weight, bias
-    return weight.abs(), None if bias is None else bias.abs()
-
-
-def _pooled(sizes: Shape, kernel: Shape, stride: Shape, padding: Shape) -> Shape:
+def pooled_sizes(sizes: Shape, kernel: Shape, stride: Shape, padding: Shape) -> Shape:
+    """Height and width of what a pool leaves."""
     return tuple((n + 2 * p - k) // s + 1 for n, k, s, p in zip(sizes, kernel, stride, padding, strict=True))

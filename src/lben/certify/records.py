@@ -1,0 +1,23 @@
+"""The kinds of equilibria that can be certified: a new one is a line here."""
+
+from __future__ import annotations
+
+from lben.activations.base import Activation
+from lben.certify.convolutional import ConvSubject
+from lben.certify.dense import DenseSubject
+from lben.certify.equilibria import EquilibriumSubject
+from lben.errors import InvalidInput
+from lben.normalize import Normalize
+from lben.weights.convolutional import ConvWeights
+from lben.weights.dense import Weights
+from lben.weights.record import Record
+
+KINDS: dict[type[Record], type[EquilibriumSubject]] = {Weights: DenseSubject, ConvWeights: ConvSubject}
+
+
+def equilibrium_subject(weights: Record, activation: Activation, normalize: Normalize | None) -> EquilibriumSubject:
+    """The subject of the kind of these weights."""
+    for record, subject in KINDS.items():
+        if isinstance(weights, record):
+            return subject.of(weights, activation, normalize)
+    raise InvalidInput(f"Weights must be an lben.Weights or another record of lben's, not {type(weights).__name__}.")

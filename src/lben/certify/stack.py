@@ -1,0 +1,221 @@
+"""Stacks under examination: the product of what bounds their stages, and one metric over stages that can be joined."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from lben import checks
+from lben.activations.base import Activation
+from lben.certify.certificate import BoundSolver, Domain, Factor, StackCertificate
+from lben.certify.evaluation import Evaluation
+from lben.certify.joined import joined, units_of
+from lben.certify.links import Applied, Link, Solved, evaluate_chain, links_of, product
+from lben.certify.subject import Bound, Subject
+from lben.errors import BoundNotMet, InvalidInput, LbenError
+from lben.normalize import Normalize
+from lben.numerics.enclosed import Verdict
+from lben.solvers.base import Solver
+from lben.weights.dense import Weights
+from lben.weights.linear import Standardize
+from lben.weights.stages import Stack
+
+_MOST_UNITS = 1500  # of stages that are joined: a search over more takes minutes
+_MOST_INPUTS = 20_000
+_SQRT2 = math.nextafter(math.sqrt(2), 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Links in a row, numbered from `first`, and the one subject that they are together where they can be joined."""
+
+    first: int
+    links: tuple[Link, ...]
+    subject: Subject | None
+
+    @property
+    def name(self) -> str:
+        names = ", ".join(link.name for link in self.links)
+        count = len(self.links)
+        return names if count == 1 else f"stages {self.first + 1} to {self.first + count} joined: {names}"
+
+    def tightest(self, *, rigorous: bool) -> list[Factor]:
+        """Of all links together, or of each, whichever is less."""
+        alone = [link.tightest_factor(rigorous=rigorous) for link in self.links]
+        if self.subject is None or len(self.links) == 1:
+            return alone
+        try:
+            found = self.subject.tightest(solver="barrier", rigorous=rigorous, domain="input")
+        except LbenError:
+            return alone
+        if found.gamma is None or found.gamma >= product(alone):
+            return alone
+        return [Factor(self.name, found.gamma, found.method)]
+
+
+@dataclass(frozen=True, eq=False)
+class StackSubject(Subject):
+    """Stages one after another; of a `pair` of outputs, what is examined is their difference."""
+
+    weights: Stack
+    links: tuple[Link, ...]
+    pair: tuple[int, int] | None = None
+
+    @classmethod
+    def of(cls, weights: Stack, activation: Activation, normalize: Normalize | None) -> StackSubject:
+        own = weights.precise()
+        return cls(own, activation, normalize, links_of(own.stages))
+
+    def flat(self, x: Tensor) -> Tensor:
+        """Samples of the shape the stack takes become rows."""
+        shape = self.weights.in_shape
+        checks.floating("x", x)
+        if len(shape) > 1 and tuple(x.shape[-len(shape) :]) == shape:
+            x = x.reshape(*x.shape[: -len(shape)], self.weights.in_features)
+        return super().flat(x)
+
+    # --- proofs
+
+    def check(self, gamma: float | None, lam: Tensor | None, *, rigorous: bool, domain: Domain) -> StackCertificate:
+        """Of the product of the stages' own bounds, or, where gamma is less, of their tightest ones."""
+        if lam is not None:
+            raise InvalidInput("lam cannot be chosen for a stack: every stage has a metric of its own.")
+        found = self._certificate([link.proved_factor(rigorous=rigorous) for link in self.links], rigorous, domain)
+        if gamma is None:
+            return found
+        if found.gamma is None or found.gamma > gamma:
+            found = self._tightest(rigorous=rigorous, domain=domain)
+        if found.gamma is None or found.gamma > gamma:
+            return replace(found, verdict="undecided", gamma=gamma, factors=found.factors)
+        return replace(found, gamma=gamma)
+
+    def _certificate(self, factors: Sequence[Factor], rigorous: bool, domain: Domain) -> StackCertificate:
+        total = product(factors)
+        verdict: Verdict = "holds" if math.isfinite(total) else "undecided"
+        bound = max(total, math.ulp(0.0)) / self.scale_of(domain)
+        bound = math.nextafter(bound, math.inf) if domain == "pixels" else bound
+        parts = [part for link in self.links if (part := link.metric()) is not None]
+        lam = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+        method = "the product of what bounds its stages"
+        return StackCertificate(verdict, bound, math.nan, lam, domain, method, rigorous, tuple(factors))
+
+    def tightest(self, *, solver: BoundSolver, rigorous: bool, domain: Domain) -> StackCertificate:
+        if solver != "barrier":
+            raise InvalidInput(f'solver must be "barrier" for a stack, not {solver!r}.')
+        found = self._tightest(rigorous=rigorous, domain=domain)
+        if not found.holds:
+            raise self.refusal()
+        return found
+
+    def _tightest(self, *, rigorous: bool, domain: Domain) -> StackCertificate:
+        factors = [factor for segment in self.segments for factor in segment.tightest(rigorous=rigorous)]
+        return self._certificate(factors, rigorous, domain)
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """Runs of links that can be joined, as long as they may be, and the others alone; the last run first, since
+        radii need the outputs' own bounds.
+        """
+        found: list[Segment] = []
+        end = len(self.links)
+        while end > 0:
+            first, units = end, 0
+            while first > 0:
+                added = units_of(self.links[first - 1])
+                inputs = self.links[first - 1].stage.in_features
+                if added is None or units + added > _MOST_UNITS or inputs > _MOST_INPUTS:
+                    break
+                first, units = first - 1, units + added
+            first = min(first, end - 1)
+            found.append(self._segment(first, end))
+            end = first
+        return tuple(reversed(found))
+
+    def _segment(self, first: int, end: int) -> Segment:
+        links = self.links[first:end]
+        if len(links) == 1 and isinstance(links[0], Solved):
+            return Segment(first, links, links[0].subject)
+        if sum(units_of(link) or 0 for link in links) == 0 or not all(units_of(link) is not None for link in links):
+            return Segment(first, links, None)
+        return Segment(first, links, joined(links))
+
+    def product_bound(self) -> float:
+        factors = [link.factor for link in self.links]
+        if not math.isfinite(product(factors)):
+            raise self.refusal()
+        return max(product(factors), math.ulp(0.0))
+
+    def bound(self, near: Bound | None = None) -> Bound:
+        front, last = self._front, self.segments[-1]
+        if self.pair is None or last.subject is None:
+            whole = product([front, *self._whole_tail])
+            gamma = whole if self.pair is None else _SQRT2 * whole * (1 + 4e-16)
+            return Bound(gamma, None)
+        tail = last.subject.difference(*self.pair).bound(self._tail_bound)
+        return Bound(product([front, Factor("", tail.gamma, "")]), None)
+
+    @cached_property
+    def _front(self) -> Factor:
+        """All segments but the last."""
+        factors = [factor for segment in self.segments[:-1] for factor in segment.tightest(rigorous=False)]
+        return Factor("", product(factors), "")
+
+    @cached_property
+    def _whole_tail(self) -> list[Factor]:
+        return self.segments[-1].tightest(rigorous=False)
+
+    @cached_property
+    def _tail_bound(self) -> Bound | None:
+        subject = self.segments[-1].subject
+        return None if subject is None else subject.bound()
+
+    def difference(self, i: int, j: int) -> StackSubject:
+        other = replace(self, pair=(i, j))
+        for name in ("segments", "_front", "_whole_tail", "_tail_bound"):
+            vars(other)[name] = getattr(self, name)  # found once for all pairs
+        return other
+
+    @property
+    def matrices(self) -> Weights:
+        raise InvalidInput("This is for dense weights, and a stack has stages: ask it of a stage.")
+
+    # --- well-posedness
+
+    def settled(self) -> StackSubject:
+        return self
+
+    @property
+    def proved(self) -> bool:
+        return all(math.isfinite(link.factor.bound) for link in self.links)
+
+    def refusal(self) -> BoundNotMet:
+        unbounded = next((link for link in self.links if not math.isfinite(link.factor.bound)), None)
+        if unbounded is None:
+            return BoundNotMet("The product of what bounds the stages lies beyond the range of double precision.", 0.0)
+        return BoundNotMet(f"Of stage {unbounded.name} no bound is proved. {unbounded.factor.method}", 0.0)
+
+    # --- evaluation
+
+    @cached_property
+    def _chain(self) -> tuple[Link, ...]:
+        """The links, behind the normalisation where there is one."""
+        if self.normalize is None:
+            return self.links
+        stage = Standardize("Normalize", self.weights.in_shape, self.normalize.mean, self.normalize.std)
+        return (Applied(stage), *self.links)
+
+    def outputs(self, x: Tensor, solver: Solver) -> Tensor:
+        for link in self._chain:
+            x = link.outputs(x, solver)
+        return x
+
+    def evaluate(self, x: Tensor, solver: Solver) -> Evaluation:
+        return evaluate_chain(self._chain, x, solver)
+
+    def suitable(self, solver: Solver) -> Solver:
+        return solver

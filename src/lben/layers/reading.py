@@ -1,0 +1,212 @@
+"""The modules that can stand in a stack, each as the record of what it does in evaluation, and why others cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from torch import nn
+
+from lben.errors import InvalidInput
+from lben.networks.base import BaseNetwork
+from lben.networks.convolutional import ConvNetwork
+from lben.networks.foreign import DROPOUTS, known_activation, name_of
+from lben.networks.imported import Residual, refuse_in_place
+from lben.normalize import Normalize
+from lben.weights.linear import AveragePool, Convolution, Linear, Scaling, Standardize
+from lben.weights.stages import Equilibrium, Flatten, MaxPool, Pointwise, Shape, Stage, Sum
+
+
+@runtime_checkable
+class Layer(Protocol):
+    """A layer of lben's, which knows its own record."""
+
+    def stage(self, in_shape: Shape) -> Stage: ...
+
+
+def read(modules: Sequence[nn.Module], shape: Shape, path: str = "") -> tuple[Stage, ...]:
+    """The stages of modules, one after another, if each fits what the one before it gives."""
+    stages: list[Stage] = []
+    for place, module in enumerate(modules):
+        where = f"{path}{place}"
+        for stage in _stages(module, shape, where):
+            stages.append(stage)
+            shape = stage.out_shape
+            if min(shape, default=1) < 1:
+                raise InvalidInput(
+                    f"Stage {where}, {name_of(module)}, has no outputs for an input of {stage.in_shape}."
+                )
+    return tuple(stages)
+
+
+def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
+    name = f"{where} {name_of(module)}"
+    _refuse_hooks(module, name)
+    if isinstance(module, BaseNetwork):
+        return _network(module, shape, name)
+    if isinstance(module, Layer):
+        try:
+            return (module.stage(shape),)
+        except InvalidInput as error:
+            raise InvalidInput(f"Stage {name}: {error}") from error
+    if isinstance(module, nn.Sequential) and _forward_is(module, nn.Sequential):
+        return read(list(module), shape, f"{where}.")
+    if type(module) is Residual:
+        return (_residual(module, shape, where, name),)
+    if type(module) in (*DROPOUTS, nn.Identity):
+        return ()
+    if type(module) is Normalize:
+        return (_standardize(module, shape, name),)
+    if isinstance(module, nn.Flatten):
+        return (_flatten(module, shape, name),)
+    linear = _linear(module, shape, name)
+    if linear is not None:
+        return (linear,)
+    try:
+        known = known_activation(module, where)
+    except InvalidInput as error:
+        raise InvalidInput(f"Stage {name} has no known bound: {_advice(module)} ({error})") from error
+    return (Pointwise(name, shape, known.sigma, known.inner, known.shift, known.outer, known.through, known.offset),)
+
+
+def _advice(module: nn.Module) -> str:
+    if isinstance(module, nn.MaxPool2d):
+        return "pools that overlap, or have padding, are not contractions; use stride = kernel_size"
+    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+        return "a batch norm is linear only where it keeps running statistics"
+    return (
+        "use lben's layers (LBEN, ImageLBEN, SLL, Sandwich, ConvSLL, ConvSandwich, MaxMin), nn.Linear, nn.Conv2d, "
+        "pools, ReLU and its like, or lben.Residual"
+    )
+
+
+def _network(net: BaseNetwork, shape: Shape, name: str) -> tuple[Stage, ...]:
+    fits = (net.in_features,) if not isinstance(net, ConvNetwork) else net.in_shape
+    if shape not in (fits, (net.in_features,)):
+        raise InvalidInput(f"Stage {name} takes inputs of shape {fits}, but gets {shape}.")
+    stages: list[Stage] = []
+    if net.normalize is not None:
+        stages.append(Standardize(f"{name}, its Normalize", shape, net.normalize.mean, net.normalize.std))
+    return (*stages, Equilibrium(name, shape, net.weights(), net.activation))
+
+
+def _residual(module: Residual, shape: Shape, where: str, name: str) -> Stage:
+    refuse_in_place(list(module.body), f"{where}.")
+    body = read(list(module.body), shape, f"{where}.")
+    end = body[-1].out_shape if body else shape
+    if end != shape:
+        raise InvalidInput(f"Stage {name} adds an output of shape {end} to its input of {shape}.")
+    return Sum(name, shape, ((), body))
+
+
+def _standardize(module: Normalize, shape: Shape, name: str) -> Stage:
+    module.validate()
+    features = 1
+    for size in shape:
+        features *= size
+    mean, std = (part.expand(module.features) for part in (module.mean, module.std))
+    if module.features == shape[0] and len(shape) > 1:
+        mean, std = (part.repeat_interleave(features // shape[0]) for part in (mean, std))
+        if shape[-1] == shape[0]:
+            raise InvalidInput(f"Stage {name} could mean the channels or the columns of {shape}: give it one value.")
+    elif module.features != 1 and shape != (module.features,):
+        raise InvalidInput(f"Stage {name} has {module.features} values, but its input has shape {shape}.")
+    return Standardize(name, shape, mean, std)
+
+
+def _flatten(module: nn.Flatten, shape: Shape, name: str) -> Stage:
+    if (module.start_dim, module.end_dim) not in ((1, -1), (1, len(shape)), (-len(shape), -1)):
+        raise InvalidInput(f"Stage {name} must flatten all of a sample: leave start_dim and end_dim as they are.")
+    return Flatten(name, shape)
+
+
+def _linear(module: nn.Module, shape: Shape, name: str) -> Stage | None:
+    """A linear module, or one of pools, if its class is torch's own."""
+    kind = type(module)
+    if kind is nn.Linear and isinstance(module, nn.Linear):
+        if shape[-1] != module.in_features:
+            raise InvalidInput(f"Stage {name} takes {module.in_features} features, but gets inputs of shape {shape}.")
+        return Linear(name, shape, module.weight, module.bias)
+    if kind is nn.Conv2d and isinstance(module, nn.Conv2d):
+        return _convolution(module, shape, name)
+    if kind in (nn.BatchNorm1d, nn.BatchNorm2d):
+        return _batch_norm(module, shape, name)
+    if kind is nn.AvgPool2d and isinstance(module, nn.AvgPool2d):
+        if module.ceil_mode or not module.count_include_pad or module.divisor_override is not None:
+            raise InvalidInput(f"Stage {name} must be made without ceil_mode, with count_include_pad, and no divisor.")
+        _image(shape, name)
+        size, padding = _pair(module.kernel_size), _pair(module.padding)
+        return AveragePool(name, shape, size, _pair(module.stride), padding)
+    if kind is nn.MaxPool2d and isinstance(module, nn.MaxPool2d):
+        _image(shape, name)
+        size = _pair(module.kernel_size)
+        if (size, (0, 0), (1, 1)) != (_pair(module.stride), _pair(module.padding), _pair(module.dilation)):
+            return None
+        if module.ceil_mode or module.return_indices:
+            return None
+        return MaxPool(name, shape, size)
+    return None
+
+
+def _convolution(module: nn.Conv2d, shape: Shape, name: str) -> Stage:
+    _image(shape, name, module.in_channels)
+    if module.padding_mode not in ("zeros", "circular"):
+        raise InvalidInput(f'Stage {name} pads by "{module.padding_mode}", which lengthens distances: use "zeros".')
+    left, right, top, bottom = module._reversed_padding_repeated_twice
+    stage = Convolution(
+        name,
+        shape,
+        module.weight,
+        module.bias,
+        _pair(module.stride),
+        (top, bottom, left, right),
+        _pair(module.dilation),
+        module.groups,
+        "zeros" if module.padding_mode == "zeros" else "circular",
+    )
+    padded = (shape[1] + top + bottom, shape[2] + left + right)
+    for size, kernel, spread in zip(padded, _pair(module.kernel_size), _pair(module.dilation), strict=True):
+        if size < spread * (kernel - 1) + 1:
+            raise InvalidInput(
+                f"Stage {name}: its kernel is larger than the image, {padded[0]} x {padded[1]} with padding."
+            )
+    if stage.mode == "circular":
+        for size, step, out in zip(shape[1:], stage.stride, stage.out_shape[1:], strict=True):
+            if size % step or out * step != size:
+                raise InvalidInput(f"Stage {name} is circular, and must give as many pixels as its stride leaves.")
+    return stage
+
+
+def _batch_norm(module: Any, shape: Shape, name: str) -> Stage | None:
+    if module.running_mean is None or module.running_var is None:
+        return None
+    if module.num_features != shape[0] or len(shape) != (3 if type(module) is nn.BatchNorm2d else 1):
+        raise InvalidInput(
+            f"Stage {name} is made for {module.num_features} channels, but gets inputs of shape {shape}."
+        )
+    scale = (module.running_var.double() + module.eps).rsqrt()
+    scale = scale if module.weight is None else scale * module.weight.double()
+    shift = -module.running_mean.double() * scale
+    shift = shift if module.bias is None else shift + module.bias.double()
+    return Scaling(name, shape, scale, shift)
+
+
+def _image(shape: Shape, name: str, channels: int | None = None) -> None:
+    if len(shape) != 3 or channels not in (None, shape[0]):
+        wanted = "(channels, height, width)" if channels is None else f"({channels}, height, width)"
+        raise InvalidInput(f"Stage {name} takes images of shape {wanted}, but gets inputs of shape {shape}.")
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _forward_is(module: nn.Module, kind: type[nn.Module]) -> bool:
+    return type(module).forward is kind.forward
+
+
+def _refuse_hooks(module: nn.Module, name: str) -> None:
+    if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
+        raise InvalidInput(
+            f"Stage {name} has hooks, or a forward of its own, which may do anything: remove them first."
+        )

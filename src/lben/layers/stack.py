@@ -1,0 +1,103 @@
+"""Stages one after another, with a bound for the whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from lben import checks
+from lben.certify.certificate import Domain
+from lben.certify.lipschitz import product_bound
+from lben.errors import InvalidInput
+from lben.layers.reading import read
+from lben.networks.base import BaseNetwork
+from lben.networks.convolutional import ConvNetwork
+from lben.normalize import Normalize
+from lben.weights.stages import Shape, Stack
+
+
+class Sequential(nn.Sequential):
+    """An `nn.Sequential` whose Lipschitz bound is known: certificates, radii, attacks and files take it as a network.
+
+    stages: layers of lben's (`LBEN`, `ImageLBEN`, `SLL`, `ConvSLL`, `Sandwich`, `ConvSandwich`, `MaxMin`, ..), plain
+        ones (`nn.Linear`, `nn.Conv2d`, pools, `nn.ReLU` and its like, `nn.Flatten`, dropout and batch norm, which count
+        as they are in evaluation), and `Residual` blocks of them. A `Normalize` at the head makes its input pixels.
+    in_shape: the shape of one sample, such as (3, 32, 32); not needed where the first stage takes features of a number
+        that it knows.
+
+    Inputs have shape (batch, *in_shape), or are rows of as many features.
+    """
+
+    def __init__(self, *stages: nn.Module, in_shape: Sequence[int] | int | None = None) -> None:
+        for stage in stages:
+            if not isinstance(stage, nn.Module):
+                raise InvalidInput(f"Sequential takes modules, such as lben.LBEN(4, 8, 4, gamma=1), not {stage!r}.")
+        if not stages:
+            raise InvalidInput("Sequential takes at least one stage, and got none.")
+        super().__init__(*stages)
+        self.in_shape: Shape = _shape(list(stages), in_shape)
+        self._read()  # refuses what does not fit
+
+    @property
+    def in_features(self) -> int:
+        return math.prod(self.in_shape)
+
+    @property
+    def normalize(self) -> Normalize | None:
+        """What stands between pixels and the input: a `Normalize` at the head, or that of a network there."""
+        first = self[0]
+        if type(first) is Normalize:
+            times = self.in_features // self.in_shape[0]
+            images = len(self.in_shape) > 1 and first.features == self.in_shape[0]
+            return first.repeated(times) if images else first
+        return first.normalize if isinstance(first, BaseNetwork) else None
+
+    def weights(self) -> Stack:
+        """The stages as plain records, without the normalisation at the head."""
+        for name, part in self.named_modules():
+            if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d) and part.training:
+                raise InvalidInput(f"Stage {name}, a batch norm, is linear in evaluation alone: call .eval() first.")
+        return self._read()
+
+    def _read(self) -> Stack:
+        stages = read(list(self), self.in_shape)
+        own = stages[1:] if self.normalize is not None else stages
+        if not own:
+            raise InvalidInput("A Sequential needs a stage besides its Normalize.")
+        return Stack(own)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if isinstance(x, Tensor) and len(self.in_shape) > 1 and x.dim() == 2 and x.shape[1] == self.in_features:
+            x = x.reshape(-1, *self.in_shape)
+        for stage in self:
+            x = stage(x)
+        return x
+
+    def bound(self, domain: Domain = "input") -> float:
+        """A Lipschitz bound, checked now from the weights: the product of what bounds the stages."""
+        return product_bound(self, domain=domain)
+
+    def __getitem__(self, place: int | slice) -> nn.Module:
+        """A stage; or several, as a plain `nn.Sequential`, since they may begin with samples of another shape."""
+        modules = list(self._modules.values())
+        return nn.Sequential(*modules[place]) if isinstance(place, slice) else modules[place]
+
+
+def _shape(stages: list[nn.Module], given: Sequence[int] | int | None) -> Shape:
+    if given is not None:
+        sizes = (given,) if isinstance(given, int) else given
+        if not isinstance(sizes, Sequence) or not sizes:
+            raise InvalidInput(f"in_shape must be a number or several, such as (3, 32, 32), not {given!r}.")
+        return tuple(checks.count("in_shape", size) for size in sizes)
+    for stage in stages:
+        if isinstance(stage, ConvNetwork):
+            return stage.in_shape
+        features = getattr(stage, "in_features", None)
+        if isinstance(features, int):
+            return (features,)
+        if not isinstance(stage, Normalize):
+            break
+    first = type(stages[0]).__name__
+    raise InvalidInput(f"The first stage, {first}, fits many inputs: say in_shape=(..), the shape of one sample.")
