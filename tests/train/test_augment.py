@@ -49,7 +49,8 @@ class Seen(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             self.shown.append(x.clone())
-        return self.net(x)
+        y: Tensor = self.net(x)
+        return y
 
 
 def test_half_of_the_images_are_mirrored_each_epoch_anew() -> None:

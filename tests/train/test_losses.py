@@ -48,7 +48,9 @@ def batch() -> tuple[nn.Linear, Tensor, Tensor]:
 def test_emma_is_its_formula(batch: tuple[nn.Linear, Tensor, Tensor]) -> None:
     net, x, labels = batch
     logits = net(x).detach()
-    assert Emma(EPSILON, slopes)(net, logits, labels).item() == pytest.approx(directly(logits, labels, slopes(net)))
+    assert Emma(EPSILON, slopes)(net, logits, labels).item() == pytest.approx(
+        directly(logits, labels, slopes(net).detach())
+    )
     bounds = torch.full((4, 4), 1.7)
     assert float(Emma(EPSILON, 1.7)(net, logits, labels)) == pytest.approx(directly(logits, labels, bounds))
 

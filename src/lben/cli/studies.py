@@ -19,7 +19,7 @@ from lben.experiments.figures import draw_regions
 from lben.experiments.mnist import Recipe
 from lben.experiments.regions import reproduce_regions
 from lben.experiments.report import write_report
-from lben.experiments.study import Plan
+from lben.experiments.running import Plan
 
 Quick = Annotated[bool, typer.Option("--quick", help="Few epochs on the embedded images: some minutes.")]
 Jobs = Annotated[int | None, typer.Option(help="Rows side by side, one core each.", show_default="all cores")]

@@ -12,7 +12,8 @@ from lben.attacks import PAPER_IMAGES
 from lben.disk import make_folder, write_bytes
 from lben.experiments import figures
 from lben.experiments.regions import read_regions
-from lben.experiments.study import Result, Run, read_run
+from lben.experiments.running import Run
+from lben.experiments.study import Result, read_run
 
 NONE = "–"
 _STYLE = """
