@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,15 @@ def test_a_state_dict_of_another_network_is_refused_and_nothing_is_changed(
     with pytest.raises(lben.InvalidInput, match=named):
         net.load_state_dict(other.state_dict(), strict=strict)
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_repr_says_every_option_and_every_constant_once(kind: str) -> None:
+    net = make(kind)
+    shown = repr(net)
+    said = {name for name, value in net.options().items() if value is not None} - {"sizes"}
+    for name in {*said, *net.constants()}:
+        assert len(re.findall(rf"\b{name}=", shown)) == 1, shown
 
 
 def test_images_of_another_geometry_are_refused() -> None:

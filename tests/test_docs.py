@@ -17,6 +17,21 @@ def test_every_test_that_the_theory_names_exists() -> None:
     assert named <= here, named - here
 
 
+def test_every_file_that_the_plan_of_the_house_names_exists() -> None:
+    places = [ROOT, ROOT / "src", ROOT / "src" / "lben"]
+    for page, least in (("docs/architecture.md", 40), ("CONTRIBUTING.md", 15)):
+        named = set(re.findall(r"`([\w.]+(?:/[\w.]*)+|\w+\.py)`", (ROOT / page).read_text()))
+        assert len(named) >= least
+        assert [path for path in sorted(named) if not any((place / path).exists() for place in places)] == [], page
+
+
+def test_every_room_is_in_the_plan_of_the_house() -> None:
+    plan = (ROOT / "docs" / "architecture.md").read_text().split("```")[1]
+    rooms = [path.parent.name for path in (ROOT / "src" / "lben").glob("*/__init__.py")]
+    files = [path.name for path in (ROOT / "src" / "lben").glob("*.py") if not path.name.startswith("__")]
+    assert [name for name in (*rooms, *files) if not re.search(rf"(?:^|[ │]){re.escape(name)}(?=\s)", plan, re.M)] == []
+
+
 def test_every_function_that_the_theory_names_exists() -> None:
     text = (ROOT / "docs" / "theory.md").read_text()
     for path in re.findall(r"`(lben\.[\w.]+)", text):

@@ -44,6 +44,9 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.files import load, save
+from lben.layers.sandwich import ConvSandwich, Sandwich
+from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth
+from lben.layers.sll import SLL, ConvSLL
 from lben.layers.stack import Sequential
 from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnconstrainedEN
 from lben.networks.dense import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
@@ -61,6 +64,7 @@ from lben.solvers.newton import Newton
 from lben.solvers.peaceman_rachford import DouglasRachford, PeacemanRachford
 from lben.weights.convolutional import ConvWeights, Geometry, Metric
 from lben.weights.dense import Weights
+from lben.weights.image import ImageWeights
 
 try:
     __version__ = version("lben")
@@ -73,6 +77,7 @@ __all__ = [
     "LBEN",
     "MON",
     "ODE",
+    "SLL",
     "Activation",
     "Anderson",
     "Arctan",
@@ -91,6 +96,8 @@ __all__ = [
     "ConvLBEN",
     "ConvMON",
     "ConvNetwork",
+    "ConvSLL",
+    "ConvSandwich",
     "ConvUnconstrainedEN",
     "ConvWeights",
     "ConvergenceWarning",
@@ -107,6 +114,7 @@ __all__ = [
     "GroupSoftThreshold",
     "HardTanh",
     "Identity",
+    "ImageWeights",
     "IncrementalGain",
     "InvalidActivation",
     "InvalidFile",
@@ -116,18 +124,21 @@ __all__ = [
     "LeakyReLU",
     "Lengths",
     "LowerBound",
+    "MaxMin",
     "Metric",
     "MissingExtra",
     "Newton",
     "Normalize",
     "NotConverged",
     "NotWellPosed",
+    "PadChannels",
     "PeacemanRachford",
     "PerUnit",
     "Polyhedron",
     "Projection",
     "ReLU",
     "Residual",
+    "Sandwich",
     "Sequential",
     "Sigmoid",
     "Simplex",
@@ -135,6 +146,7 @@ __all__ = [
     "Softplus",
     "Solution",
     "Solver",
+    "SpaceToDepth",
     "Start",
     "Tanh",
     "UnconstrainedEN",

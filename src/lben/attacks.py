@@ -23,10 +23,9 @@ from lben.certify.radius import check_labels, check_sizes
 from lben.certify.subject import Examined
 from lben.errors import ConvergenceWarning, InvalidInput
 from lben.extras import need
-from lben.layers.stack import Sequential
-from lben.networks.base import BaseNetwork
 from lben.numerics.rounding import undisturbed
 from lben.progress import Show, track
+from lben.solvers.base import Solver
 
 AttackMethod = Literal["fgm", "pgd", "deepfool"]
 PAPER_IMAGES = 2000
@@ -203,12 +202,10 @@ def _target(net: Examined, evaluator: Evaluator) -> nn.Module:
 
     Where no equilibrium is found the gradient may be no number; an attack then stays where it is.
     """
-    target = copy.deepcopy(net) if isinstance(net, BaseNetwork | Sequential) else evaluator
+    target = copy.deepcopy(net) if isinstance(net, nn.Module) else evaluator
     for part in target.modules():
-        if isinstance(part, BaseNetwork):
-            part.solver = replace(part.solver, on_failure="warn")
-    if isinstance(target, Evaluator):
-        target.solver = replace(target.subject.suitable(target.solver), on_failure="warn")
+        if isinstance(solver := getattr(part, "solver", None), Solver):
+            part.solver = replace(solver, on_failure="warn")  # type: ignore[assignment] # what the part takes
     target.register_forward_pre_hook(_with_finite_gradient)
     return target.eval().requires_grad_(False)
 

@@ -79,11 +79,7 @@ class Normalize(nn.Module):
             if self._by_channel(x):
                 return (x - self.mean.reshape(-1, 1, 1)) / self.std.reshape(-1, 1, 1)
             return (x - self.mean) / self.std
-        except (
-            AttributeError,
-            TypeError,
-            RuntimeError,
-        ):  # said more plainly, and only where it failed: this is in every training step
+        except (AttributeError, TypeError, RuntimeError):  # named where it failed alone: this is in every step
             checks.width("x", checks.there("x", checks.floating("x", x)), self.features)
             raise
 

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 import lben
-from tests.adversary.subjects import HERDS, Prey
+from tests.adversary.stacks import stacked
+from tests.adversary.subjects import HERDS as EQUILIBRIA
+from tests.adversary.subjects import Prey
 from tests.adversary.tally import Tally, single_thread
 
 _SLACK = 1e-13  # what rounding may do to a quotient of two norms
 Bounds = dict[str, float]
+HERDS = {**EQUILIBRIA, stacked: 6}
 
 
 def claims(tally: Tally, where: str, prey: Prey) -> Bounds:

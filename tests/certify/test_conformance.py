@@ -37,6 +37,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "LBEN in blocks": lambda: lben.LBEN(16, 6, 3, gamma=0.7, activation=lben.Softmax(3), normalize=normalized()),
     "linear skip": lambda: lben.LBEN(16, 6, 3, gamma=0.7, skip="linear", normalize=normalized()),
     "MON": lambda: lben.MON(16, 6, 3, normalize=normalized()),
+    "UnconstrainedEN": lambda: lben.UnconstrainedEN(16, 6, 3, normalize=normalized()),
     "ContractingODE": lambda: lben.ContractingODE(16, 6, 3, rate=0.1, gamma=0.7, normalize=normalized()),
     "ODE": lambda: lben.ODE(lben.LBEN(16, 6, 3, gamma=0.7, normalize=normalized())),
     "layered": lambda: read(nn.Linear(16, 5), nn.ReLU(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)),
@@ -45,6 +46,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "convolutional, channel": lambda: convolutional("channel"),
     "convolutional, identity": lambda: convolutional("identity", padding=1, channels=2, pool=2),
     "convolutional, pixel": lambda: convolutional("pixel"),
+    "convolutional MON": lambda: lben.ConvMON((1, 4, 4), 2, 3, pool=2, normalize=normalized()),
     "stack": lambda: lben.Sequential(
         *(lben.LBEN(16, 6, 5, gamma=0.9, normalize=normalized()), nn.Tanh(), nn.Linear(5, 4)),
         *(lben.LBEN(4, 5, 4, gamma=1.0, skip="identity"), lben.MON(4, 6, 3)),

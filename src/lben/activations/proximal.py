@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -155,8 +156,6 @@ def integrate_potential(z: Tensor, sigma: Function, domain: Domain) -> Tensor:
 
 def _gauss_legendre(device: torch.device) -> tuple[Tensor, Tensor]:
     """Nodes and weights on [0, 1]: eight points on each of 256 panels, so that a kink costs little."""
-    import numpy as np
-
     x, w = np.polynomial.legendre.leggauss(8)
     panels = 256
     nodes = (np.arange(panels)[:, None] + (x + 1) / 2) / panels

@@ -1,4 +1,4 @@
-"""The networks and methods that the paper compares with."""
+"""The networks and methods that the paper compares with; what compares them is in `experiments`."""
 
 from lben.baselines.feedforward import FeedForward
 from lben.baselines.halving import Halving, halving_search

@@ -101,7 +101,7 @@ class ConvSubject(EquilibriumSubject):
     def check(self, gamma: float | None, lam: Tensor | None, *, rigorous: bool, domain: Domain) -> Certificate:
         scale, own = self.scale_of(domain), self.weights.gamma
         if gamma is None and own is not None:
-            gamma = _in_domain(own, scale)
+            gamma = in_domain(own, scale)
         subject = self._euclidean()
         if subject.weights.metric == "pixel":
             if lam is not None:
@@ -112,7 +112,7 @@ class ConvSubject(EquilibriumSubject):
 
     def check_entries(self, entries: Tensor, gamma: float | None, *, rigorous: bool, domain: Domain) -> Certificate:
         """The certificate for one entry of the metric a channel; gamma is meant in `domain`."""
-        below, above = (None, None) if gamma is None else _around(gamma, self.scale_of(domain))
+        below, above = (None, None) if gamma is None else around(gamma, self.scale_of(domain))
         condition = Condition.of(self.weights, self.mix, entries, below)
         if not bool(torch.isfinite(torch.view_as_real(condition.D)).all()):
             raise InvalidInput("The matrix of the condition overflows: the weights or lam are too large.")
@@ -256,13 +256,13 @@ def channel_entries(weights: ConvWeights, lam: Tensor) -> Tensor:
     return table[0]
 
 
-def _in_domain(own: float, scale: float) -> float:
+def in_domain(own: float, scale: float) -> float:
     """own/scale, rounded up: no smaller one is proved."""
     gamma = own / scale
     return gamma if Fraction(gamma) * Fraction(scale) >= Fraction(own) else math.nextafter(gamma, math.inf)
 
 
-def _around(gamma: float, scale: float) -> tuple[float, float]:
+def around(gamma: float, scale: float) -> tuple[float, float]:
     """The doubles next to gamma times scale, below and above; that number twice if it is one."""
     near, exact = gamma * scale, Fraction(gamma) * Fraction(scale)
     if not math.isfinite(near) or near == exact:

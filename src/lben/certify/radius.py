@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lben import checks
 from lben.activations.base import Activation
@@ -167,7 +167,7 @@ def _joint_bounds(subject: Subject) -> Tensor:
 
 def _kept_bounds(net: Examined, subject: Subject, progress: bool | None) -> Tensor:
     """The pairwise bounds of a network, from where they are kept if nothing that decides them has changed."""
-    if isinstance(net, Record | Stack):
+    if not isinstance(net, nn.Module):
         return _pairwise_bounds(subject, progress)
     decisive = (subject.weights, subject.activation)
     kept: tuple[tuple[Record | Stack, Activation], Tensor] | None = getattr(net, "kept_bounds", None)

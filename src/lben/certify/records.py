@@ -6,13 +6,19 @@ from lben.activations.base import Activation
 from lben.certify.convolutional import ConvSubject
 from lben.certify.dense import DenseSubject
 from lben.certify.equilibria import EquilibriumSubject
+from lben.certify.image import ImageSubject
 from lben.errors import InvalidInput
 from lben.normalize import Normalize
 from lben.weights.convolutional import ConvWeights
 from lben.weights.dense import Weights
+from lben.weights.image import ImageWeights
 from lben.weights.record import Record
 
-KINDS: dict[type[Record], type[EquilibriumSubject]] = {Weights: DenseSubject, ConvWeights: ConvSubject}
+KINDS: dict[type[Record], type[EquilibriumSubject]] = {
+    Weights: DenseSubject,
+    ConvWeights: ConvSubject,
+    ImageWeights: ImageSubject,
+}
 
 
 def equilibrium_subject(weights: Record, activation: Activation, normalize: Normalize | None) -> EquilibriumSubject:

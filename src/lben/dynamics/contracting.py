@@ -54,6 +54,3 @@ class ContractingODE(Dynamics, EquilibriumNetwork):
         """The ODE of these weights, if the metric lam that they carry proves the rate; raises BoundNotMet."""
         net = cls(*sizes_of(weights), rate=rate, gamma=gamma, activation=activation, solver=solver, normalize=normalize)
         return net._assign(weights)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, rate={self.rate:.4g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
@@ -46,7 +47,7 @@ def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
         return _network(module, shape, name)
     if isinstance(module, Layer):
         try:
-            return (module.stage(shape),)
+            return (replace(module.stage(shape), name=name),)
         except InvalidInput as error:
             raise InvalidInput(f"Stage {name}: {error}") from error
     if isinstance(module, nn.Sequential) and _forward_is(module, nn.Sequential):

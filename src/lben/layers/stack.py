@@ -14,6 +14,7 @@ from lben.errors import InvalidInput
 from lben.layers.reading import read
 from lben.networks.base import BaseNetwork
 from lben.networks.convolutional import ConvNetwork
+from lben.networks.imported import Residual
 from lben.normalize import Normalize
 from lben.weights.stages import Shape, Stack
 
@@ -97,7 +98,13 @@ def _shape(stages: list[nn.Module], given: Sequence[int] | int | None) -> Shape:
         features = getattr(stage, "in_features", None)
         if isinstance(features, int):
             return (features,)
+        if isinstance(stage, Residual | nn.Sequential) and len(inner := _inside(stage)):
+            return _shape(inner, None)
         if not isinstance(stage, Normalize):
             break
     first = type(stages[0]).__name__
     raise InvalidInput(f"The first stage, {first}, fits many inputs: say in_shape=(..), the shape of one sample.")
+
+
+def _inside(stage: nn.Module) -> list[nn.Module]:
+    return list(stage.body) if isinstance(stage, Residual) else list(stage.children())

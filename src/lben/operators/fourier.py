@@ -90,15 +90,15 @@ class _FourierFacts(Facts):
         columns = torch.linalg.vector_norm(scaled, dim=1)
         frobenius = torch.linalg.vector_norm(columns, dim=1) / math.sqrt(2)
         norm = 1 + float((columns.amax(dim=1) * frobenius).sqrt().max()) + self._low_rank_norm()
-        centre = self.kernel.shape[-1] // 2
-        return 1 - float(self.kernel[:, :, centre, centre].diagonal().mean()), 1 / norm
+        high, wide = self.kernel.shape[2:]
+        return 1 - float(self.kernel[:, :, high // 2, wide // 2].diagonal().mean()), 1 / norm
 
     @cached_property
     def mean_norm(self) -> float:
         """The root of the mean square of the singular values of A, but for P Q: by Parseval that of the kernel."""
         kernel = -self.kernel
-        centre = kernel.shape[-1] // 2
-        kernel[:, :, centre, centre].diagonal().add_(1)
+        high, wide = kernel.shape[2:]
+        kernel[:, :, high // 2, wide // 2].diagonal().add_(1)
         if self.entries is not None:
             root = self.entries.sqrt()
             kernel = kernel * (root[:, None] / root)[:, :, None, None]
@@ -199,7 +199,8 @@ class FourierOperator(Operator):
     """W = circular convolution by `kernel`, plus P Q.
 
     Rows are ordered by row, column and channel, and kept batch by batch in memory: see `grid.py`.
-    Shapes: kernel (C, C, k, k) with k odd, `entries` of the metric (C,) or None, P (n, p), Q (p, n).
+    Shapes: kernel (C, C, k, l) with k and l odd or as large as the image, `entries` of the metric (C,) or None,
+    P (n, p), Q (p, n).
     """
 
     def __init__(
@@ -279,7 +280,7 @@ class FourierOperator(Operator):
             q, z = z, q
         grid, kernel = self._facts.grid, self._tensors[0]
         outer = grid.forward(q.T) @ grid.forward(z.T).mT
-        gradient = grid.kernel_gradient(outer, kernel.shape[-1])
+        gradient = grid.kernel_gradient(outer, *kernel.shape[2:])
         if len(self._tensors) == 1:
             return (gradient,)
         _, P, Q = self._tensors

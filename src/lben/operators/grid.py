@@ -115,22 +115,21 @@ class Grid:
         size = self.scratch_size(x)
         return x.new_empty(size), x.new_empty(size)
 
-    def phases(self, size: int) -> tuple[Tensor, Tensor]:
-        """The real and imaginary parts of what a shift by each tap of a kernel does, shape (frequencies, size^2)."""
-        taps = torch.arange(size) - size // 2
-        row = _angles(torch.arange(self.half), taps, self.height)
-        column = _angles(torch.arange(self.width), taps, self.width)
+    def phases(self, high: int, wide: int) -> tuple[Tensor, Tensor]:
+        """The real and imaginary parts of what a shift by each tap of a kernel does, shape (frequencies, high wide)."""
+        row = _angles(torch.arange(self.half), torch.arange(high) - high // 2, self.height)
+        column = _angles(torch.arange(self.width), torch.arange(wide) - wide // 2, self.width)
         angle = row[:, None, :, None] + column[None, :, None, :]
-        angle = angle.reshape(self.frequencies, size**2)
+        angle = angle.reshape(self.frequencies, high * wide)
         return angle.cos().to(self.device, self.dtype), angle.sin().to(self.device, self.dtype)
 
     def symbol(self, kernel: Tensor) -> tuple[Tensor, Tensor]:
         """The real and imaginary parts, shape (frequencies, out, in), of a circular convolution as conv2d has it.
 
-        kernel: shape (out, in, size, size), of odd size.
+        kernel: shape (out, in, high, wide), with the tap that does not shift at [high // 2, wide // 2].
         """
-        cos, sin = self.phases(kernel.shape[-1])
-        flat = kernel.flatten(2).reshape(-1, kernel.shape[-1] ** 2).T
+        cos, sin = self.phases(*kernel.shape[2:])
+        flat = kernel.flatten(2).flatten(0, 1).T
         shape = (self.frequencies, *kernel.shape[:2])
         return (cos @ flat).reshape(shape), (sin @ flat).reshape(shape)
 
@@ -138,14 +137,14 @@ class Grid:
         """The convolution at each frequency as a real matrix [[Re, -Im], [Im, Re]], (frequencies, 2 out, 2 in)."""
         return real_form(*self.symbol(kernel))
 
-    def kernel_gradient(self, blocks: Tensor, size: int) -> Tensor:
+    def kernel_gradient(self, blocks: Tensor, high: int, wide: int) -> Tensor:
         """From the gradient of `blocks` to that of the kernel: the adjoint of `blocks`."""
-        cos, sin = self.phases(size)
+        cos, sin = self.phases(high, wide)
         out, into = blocks.shape[1] // 2, blocks.shape[2] // 2
         real = blocks[:, :out, :into] + blocks[:, out:, into:]
         imaginary = blocks[:, out:, :into] - blocks[:, :out, into:]
         flat = cos.T @ real.flatten(1) + sin.T @ imaginary.flatten(1)
-        return flat.T.reshape(out, into, size, size)
+        return flat.T.reshape(out, into, high, wide)
 
 
 def real_form(real: Tensor, imaginary: Tensor) -> Tensor:

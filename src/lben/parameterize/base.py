@@ -71,6 +71,10 @@ class Form(Sized, nn.Module):
         epsilon = getattr(self, "epsilon", None)
         return {} if epsilon is None or epsilon.is_meta else {"epsilon": epsilon.float().item()}
 
+    def extra_repr(self) -> str:
+        """The constants: the options are shown by the network."""
+        return ", ".join(f"{name}={value:.4g}" for name, value in self.constants().items())
+
     def validate(self) -> None:
         """Pass free variables that are finite, and constants within their range: they may have come from anywhere."""
         for name, tensor in chain(self.named_parameters(), self.named_buffers()):

@@ -99,6 +99,3 @@ class Contracting(Parameterization):
         X = solve_riccati((M - 2 * kappa * identity).T, identity, M @ M.T)
         copy_into(self.kappa, torch.tensor(kappa))
         copy_into(self.C, identity - (M + X).T / (2 * kappa))
-
-    def extra_repr(self) -> str:
-        return f"rate={self.rate:.4g}" + ("" if self.gamma is None else f", gamma={self.gamma:.4g}")

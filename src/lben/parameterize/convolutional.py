@@ -118,9 +118,6 @@ class ConvDirect(ConvForm):
     def monotonicity(self) -> float | None:
         return self.epsilon.item() * (1.0 if self.metric == "identity" else self.d.detach().min().double().exp().item())
 
-    def extra_repr(self) -> str:
-        return "" if self.epsilon.is_meta else f"epsilon={float(self.epsilon):.4g}"
-
 
 class ConvFree(ConvForm):
     """W is a free convolution: nothing is proved of it."""

@@ -202,9 +202,6 @@ class Monotone(Parameterization):
             raise InvalidInput("These weights have a feed-through D: LBEN.from_weights makes a network with one.")
         return weights.condition(self.gamma) / 2
 
-    def extra_repr(self) -> str:
-        return "" if self.epsilon.is_meta else f"epsilon={float(self.epsilon):.4g}"
-
 
 class WellPosed(Monotone):
     """W = I - Psi (V'V + eps I + N - N') (`direct_rep`): well-posed, with some finite Lipschitz bound.
@@ -280,9 +277,6 @@ class LipschitzBounded(WellPosed):
 
     def hidden_weight(self) -> Tensor:
         return direct_weight(self.V, self.N, self.exponents(), self.U, self.Wo, self.gamma, self.epsilon)
-
-    def extra_repr(self) -> str:
-        return f"gamma={self.gamma:.4g}, {super().extra_repr()}"
 
 
 def carried_metric(weights: Weights, advice: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Training: recipes, one loop for every network, and checkpoints from which it goes on."""
+"""Training: recipes, one loop for every network, and checkpoints from which it goes on; nothing is proved here."""
 
 from lben.train.augment import Augmentation
 from lben.train.judge import Data, Epoch, error_rate

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional as F
 
-from lben.weights.stages import Shape, Stage, pooled_sizes
+from lben.weights.stages import Entrywise, Shape, Stage, pooled_sizes
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,15 +72,11 @@ class Convolution(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class Scaling(Stage):
+class Scaling(Entrywise):
     """scale * x + shift, one value a channel: of shape (c,), or (1,) for all; a channel is the first dimension."""
 
     scale: Tensor
     shift: Tensor
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.in_shape
 
     @property
     def longest(self) -> int:
@@ -94,15 +90,11 @@ class Scaling(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class Standardize(Stage):
+class Standardize(Entrywise):
     """(x - mean)/std, with one value for all features or one for each: a `Normalize`."""
 
     mean: Tensor
     std: Tensor
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.in_shape
 
     @property
     def longest(self) -> int:

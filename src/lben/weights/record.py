@@ -88,7 +88,7 @@ class Record(Sized):
             checks.finite(name, tensor)
         for name in {"lam", "entries"} & tensors.keys():
             if not bool((tensors[name] > 0).all()):
-                least = float(tensors[name].min())
+                least = float(tensors[name].detach().min())
                 raise InvalidInput(f"{name} must be positive in every entry, but its smallest is {least:.6g}.")
         return self
 

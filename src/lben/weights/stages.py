@@ -65,6 +65,15 @@ class Stage(ABC):
 
 
 @dataclass(frozen=True, eq=False)
+class Entrywise(Stage):
+    """One that keeps the shape of its input."""
+
+    @property
+    def out_shape(self) -> Shape:
+        return self.in_shape
+
+
+@dataclass(frozen=True, eq=False)
 class Equilibrium(Stage):
     """An equilibrium network, with the activation that its weights do not carry; it is solved, not applied."""
 
@@ -98,12 +107,8 @@ class MaxPool(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class MaxMin(Stage):
+class MaxMin(Entrywise):
     """Channels in pairs, each replaced by its larger and its smaller value; a channel is the first dimension."""
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.in_shape
 
     def apply(self, x: Tensor, *, absolute: bool = False) -> Tensor:
         pairs = x.reshape(len(x), self.in_shape[0] // 2, 2, -1)
@@ -112,7 +117,7 @@ class MaxMin(Stage):
 
 
 @dataclass(frozen=True, eq=False)
-class Pointwise(Stage):
+class Pointwise(Entrywise):
     """outer * sigma(inner * x + shift) + through * x + offset, entry by entry."""
 
     sigma: Activation
@@ -121,10 +126,6 @@ class Pointwise(Stage):
     outer: float = 1.0
     through: float = 0.0
     offset: float = 0.0
-
-    @property
-    def out_shape(self) -> Shape:
-        return self.in_shape
 
     @property
     def plain(self) -> bool:

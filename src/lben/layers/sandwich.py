@@ -1,0 +1,235 @@
+"""Sandwich layers (Wang & Manchester 2023): explicit, of the bound 1, with any number of inputs and outputs.
+
+    y = sqrt(2) A' Psi sigma(sqrt(2) Psi^-1 B x + b),    A A' + B B' = I,    Psi diagonal
+
+is the equilibrium network with W = 0, U = sqrt(2) Psi^-1 B, Wo = sqrt(2) A' Psi and Lam = Psi^2, for which
+Condition `lipschitz` holds with equality. A and B come of free X and Y by a Cayley transform: with Z = X - X' + Y Y',
+whose symmetric part is positive semidefinite, and P = (I + Z)^-1,
+
+    A' = 2 P - I,    B = 2 P' Y.
+
+For images X and Y are kernels, and all this is done at each frequency; zeros around an image are put there before a
+circular layer, whose output is cropped: both are contractions. On the boundary of the condition no rounding could be
+afforded: so U and Wo are a hair smaller, and that is the function which the layer computes. P is found in double
+precision, since the error of an inverse grows with what is inverted, and the hair does not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lben import checks
+from lben.activations.base import Activation
+from lben.activations.scalar import ReLU
+from lben.layers.base import (
+    Explicit,
+    check_images,
+    dense_shape,
+    image_shape,
+    image_stage,
+    kernel_size_of,
+    options_of,
+)
+from lben.operators.grid import Grid, real_form
+from lben.parameterize.skip import HAIR
+from lben.parameterize.starts import uniform
+from lben.weights.dense import Weights
+from lben.weights.image import ImageWeights
+from lben.weights.stages import Equilibrium, Shape, Stage
+
+Padding = Literal["zeros", "circular"]
+_SIZE = math.sqrt(2) * (1 - HAIR)
+
+
+class _Sandwich(Explicit):
+    """What dense and convolutional layers share: the free X and Y, the bias, and Psi as its logarithm."""
+
+    def __init__(self, X: nn.Parameter, Y: nn.Parameter, activation: Activation, *, images: bool) -> None:
+        super().__init__()
+        units = len(X)
+        self._accept(activation, units, images=images)
+        self.X, self.Y = X, Y
+        self.bias = uniform(units, fan_in=Y[0].numel())
+        self.log_psi = nn.Parameter(torch.zeros(units))
+
+    def psi(self) -> Tensor:
+        return self.log_psi.double().exp()
+
+    def _maps(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+        """U and Wo of free X and Y, (..., n, n) and (..., n, d), real or complex, in double precision."""
+        eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
+        P = torch.linalg.inv_ex(eye + X - X.mH + Y @ Y.mH).inverse
+        psi = self.psi()
+        return (2 * _SIZE / psi)[:, None] * (P.mH @ Y), (2 * P - eye) * (_SIZE * psi)
+
+
+class Sandwich(_Sandwich):
+    """y = sqrt(2) A' Psi sigma(sqrt(2) Psi^-1 B x + b) for features; the bound is 1.
+
+    x has shape (..., in_features), y (..., out_features); there are as many hidden units as outputs.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        activation: Activation = ReLU(),  # noqa: B008 (frozen)
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        d, n = checks.count("in_features", in_features), checks.count("out_features", out_features)
+        checks.affordable("X", n, n)
+        checks.affordable("Y", n, d)
+        super().__init__(uniform(n, n), uniform(n, d), activation, images=False)
+        self.to(device=device, dtype=dtype)
+
+    @property
+    def in_features(self) -> int:
+        return self.Y.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        return len(self.Y)
+
+    hidden_features = out_features
+
+    def options(self) -> dict[str, Any]:
+        return options_of((self.in_features, self.out_features), activation=self.activation)
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        U, Wo = self._maps(self.X.double(), self.Y.double())
+        return U.to(self.bias.dtype), Wo.to(self.bias.dtype)
+
+    def _check(self, x: Tensor) -> None:
+        checks.features("x", x, self.in_features, self.bias)
+
+    def _compute(self, x: Tensor) -> Tensor:
+        U, Wo = self._matrices()
+        v = F.linear(x, U, self.bias)
+        self._refuse_unfinite(v, x)
+        return F.linear(self.activation(v), Wo)
+
+    def weights(self) -> Weights:
+        """The equilibrium network that this layer is."""
+        U, Wo = self._matrices()
+        n = self.out_features
+        lam = self.psi().square().to(U.dtype)
+        return Weights(U.new_zeros(n, n), U, self.bias, Wo, U.new_zeros(n), lam, 1.0)
+
+    def out_shape(self, in_shape: Shape) -> Shape:
+        what = f"Sandwich({self.in_features}, {self.out_features})"
+        return dense_shape(what, in_shape, self.in_features, self.out_features)
+
+    def stage(self, in_shape: Shape) -> Stage:
+        self.out_shape(in_shape)
+        return Equilibrium("Sandwich", tuple(in_shape), self.weights(), self.activation)
+
+
+class ConvSandwich(_Sandwich):
+    """y = sqrt(2) A' Psi sigma(sqrt(2) Psi^-1 B x + b) for images, everything a convolution; the bound is 1.
+
+    x has shape (batch, in_channels, height, width), y (batch, out_channels, height, width), of any size.
+    kernel_size: of the free kernels, odd; A and B reach over the whole image. padding: what an image is continued by.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        kernel_size: int = 3,
+        padding: Padding = "zeros",
+        activation: Activation = ReLU(),  # noqa: B008
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        d, n = checks.count("in_channels", in_channels), checks.count("out_channels", out_channels)
+        k = kernel_size_of(kernel_size)
+        checks.affordable("X", n, n, k, k)
+        checks.affordable("Y", n, d, k, k)
+        checks.choice("padding", padding, ("zeros", "circular"))
+        super().__init__(uniform(n, n, k, k), uniform(n, d, k, k), activation, images=True)
+        self.padding: Padding = padding
+        self.to(device=device, dtype=dtype)
+
+    @property
+    def in_channels(self) -> int:
+        return self.Y.shape[1]
+
+    @property
+    def out_channels(self) -> int:
+        return len(self.Y)
+
+    @property
+    def kernel_size(self) -> int:
+        return self.X.shape[-1]
+
+    @property
+    def around(self) -> int:
+        """How many zeros are put on each side of an image."""
+        return self.kernel_size // 2 if self.padding == "zeros" else 0
+
+    def options(self) -> dict[str, Any]:
+        sizes = (self.in_channels, self.out_channels)
+        return options_of(sizes, kernel_size=self.kernel_size, padding=self.padding, activation=self.activation)
+
+    def _symbols(self, high: int, wide: int) -> tuple[Tensor, Tensor]:
+        """U and Wo at every frequency of images with their padding, shape (frequencies, out_channels, .)."""
+        X, Y = self.X.double(), self.Y.double()
+        grid = Grid(high, wide, X)
+        return self._maps(torch.complex(*grid.symbol(X)), torch.complex(*grid.symbol(Y)))
+
+    def _check(self, x: Tensor) -> None:
+        check_images(x, self.bias)
+        self.out_shape(tuple(x.shape[1:]))
+
+    def _compute(self, x: Tensor) -> Tensor:
+        """The batch comes last meanwhile, as `Grid` wants it."""
+        batch, _, high, wide = x.shape
+        p, n = self.around, self.out_channels
+        columns = F.pad(x.permute(2, 3, 1, 0), (0, 0, 0, 0, p, p, p, p))
+        shape = (high + 2 * p, wide + 2 * p)
+        grid = Grid(*shape, x)
+        U, Wo = (real_form(S.real, S.imag).to(x.dtype) for S in self._symbols(*shape))
+        v = grid.convolve(U, columns.reshape(-1, batch)).reshape(*shape, n, batch) + self.bias[:, None]
+        self._refuse_unfinite(v, x)
+        y = grid.convolve(Wo, self.activation(v).reshape(-1, batch)).reshape(*shape, n, batch)
+        return y[p : p + high, p : p + wide].permute(3, 2, 0, 1).contiguous()
+
+    def weights(self, shape: tuple[int, int]) -> ImageWeights:
+        """The equilibrium network that this layer is for images of height and width `shape`."""
+        high, wide = (size + 2 * self.around for size in shape)
+        U, Wo = (_kernel(S, high, wide).to(self.bias.dtype) for S in self._symbols(high, wide))
+        return ImageWeights(
+            W=None,
+            U=U,
+            bz=self.bias,
+            Wo=Wo,
+            by=torch.zeros_like(self.bias),
+            in_shape=(self.in_channels, *shape),
+            padding=self.around,
+            lam=self.psi().square().to(U.dtype),
+            gamma=1.0,
+        )
+
+    def out_shape(self, in_shape: Shape) -> Shape:
+        what = f"ConvSandwich({self.in_channels}, {self.out_channels})"
+        least = 1 if self.padding == "zeros" else self.kernel_size
+        return image_shape(what, in_shape, self.in_channels, self.out_channels, least)
+
+    def stage(self, in_shape: Shape) -> Stage:
+        _, high, wide = self.out_shape(in_shape)
+        return image_stage("ConvSandwich", self.weights((high, wide)), self.activation)
+
+
+def _kernel(symbol: Tensor, high: int, wide: int) -> Tensor:
+    """The kernel of the size of the image, as conv2d has it, of a symbol at the frequencies of `Grid`."""
+    frequencies = symbol.conj().reshape(high // 2 + 1, wide, *symbol.shape[1:]).permute(2, 3, 0, 1)
+    taps: Tensor = torch.fft.irfft2(frequencies, s=(wide, high), dim=(3, 2))
+    return taps.roll((high // 2, wide // 2), dims=(2, 3))

@@ -1,0 +1,214 @@
+"""SDP-based Lipschitz layers (Araujo et al. 2023): residual, explicit, of the bound 1.
+
+    y = x - 2 K T^-1 sigma(K'x + b),    T = diag(sum_j |K'K|_ij q_j/q_i),    q > 0
+
+is the equilibrium network with W = 0, U = K', Wo = -2 K T^-1, D = I and Lam = 2 T^-1, for which Condition `lipschitz`
+says T >= K'K: true since T - K'K is diagonally dominant once rows and columns are scaled by q. For a convolution the
+sum runs over the entries of the kernel's autocorrelation, over all channels and all shifts; images with zeros around
+them see a part of the same matrix K'K on an endless grid, so that one T serves every image size.
+
+At q = 1, where q starts, T is that of AOL (Prach & Lampert 2022). With q the Perron vector of |K'K|, T is a multiple of
+I, its spectral radius, and where no entry of K'K is negative that is |K|^2: the convex potential layer (Meunier et al.
+2022). All this is on the boundary of the condition, where no rounding could be afforded: so D is `HAIR` smaller than I
+and T a little larger than it need be, and that is the function which the layer computes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lben import checks
+from lben.activations.base import Activation
+from lben.activations.scalar import ReLU
+from lben.layers.base import (
+    Explicit,
+    check_images,
+    dense_shape,
+    image_shape,
+    image_stage,
+    kernel_size_of,
+    options_of,
+)
+from lben.operators.grid import gram, transposed
+from lben.parameterize import skip
+from lben.parameterize.starts import uniform
+from lben.weights.dense import Weights
+from lben.weights.image import ImageWeights
+from lben.weights.stages import Equilibrium, Shape, Stage
+
+D = 1 - skip.HAIR
+"""In place of I."""
+ROOM = 1e-5
+"""By how much T is larger than the sums: for the hair of D, and for rounding in single precision."""
+_LEAST = 1e-12  # is added to T, so that units whose column of K vanishes do not divide by zero
+
+
+class _Residual(Explicit):
+    """What dense and convolutional layers share: K' as `weight`, its rows first; q as its logarithm."""
+
+    def __init__(self, weight: nn.Parameter, activation: Activation, *, images: bool) -> None:
+        super().__init__()
+        units = len(weight)
+        self._accept(activation, units, images=images)
+        self.weight = weight
+        self.bias = uniform(units, fan_in=weight[0].numel())
+        self.log_q = nn.Parameter(torch.zeros(units))
+
+    def sums(self) -> Tensor:
+        """The sums over |K'K|, shape (units, units)."""
+        raise NotImplementedError
+
+    def scale(self) -> Tensor:
+        """T, of shape (units,)."""
+        q = self.log_q.exp()
+        return (1 + ROOM) * (self.sums() @ q / q) + _LEAST
+
+    def _maps(self) -> tuple[Tensor, Tensor]:
+        """T and Wo', the latter as K' is stored."""
+        T = self.scale()
+        return T, self.weight * (-2 / T).reshape(-1, *[1] * (self.weight.dim() - 1))
+
+
+class SLL(_Residual):
+    """y = x - 2 K T^-1 sigma(K'x + b) for features, x and y of shape (..., features); the bound is 1.
+
+    hidden_features: the number of columns of K; as many as features unless given.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden_features: int | None = None,
+        *,
+        activation: Activation = ReLU(),  # noqa: B008 (frozen)
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        hidden = checks.count("features", features) if hidden_features is None else hidden_features
+        checks.affordable("K", features, checks.count("hidden_features", hidden))
+        super().__init__(uniform(hidden, features), activation, images=False)
+        self.to(device=device, dtype=dtype)
+
+    @property
+    def in_features(self) -> int:
+        return self.weight.shape[1]
+
+    out_features = in_features
+
+    @property
+    def hidden_features(self) -> int:
+        return len(self.weight)
+
+    def options(self) -> dict[str, Any]:
+        return options_of((self.in_features, self.hidden_features), activation=self.activation)
+
+    def sums(self) -> Tensor:
+        return (self.weight @ self.weight.T).abs()
+
+    def _check(self, x: Tensor) -> None:
+        checks.features("x", x, self.in_features, self.weight)
+
+    def _compute(self, x: Tensor) -> Tensor:
+        _, out = self._maps()
+        v = F.linear(x, self.weight, self.bias)
+        self._refuse_unfinite(v, x)
+        return torch.add(self.activation(v) @ out, x, alpha=D)
+
+    def weights(self) -> Weights:
+        """The equilibrium network that this layer is."""
+        T, out = self._maps()
+        n, d = self.weight.shape
+        W, eye = self.weight.new_zeros(n, n), torch.eye(d, dtype=out.dtype, device=out.device)
+        return Weights(W, self.weight, self.bias, out.T, self.weight.new_zeros(d), 2 * D / T, 1.0, D * eye)
+
+    def out_shape(self, in_shape: Shape) -> Shape:
+        return dense_shape(f"SLL({self.in_features})", in_shape, self.in_features, self.in_features)
+
+    def stage(self, in_shape: Shape) -> Stage:
+        self.out_shape(in_shape)
+        return Equilibrium("SLL", tuple(in_shape), self.weights(), self.activation)
+
+
+class ConvSLL(_Residual):
+    """y = x - 2 K T^-1 sigma(K'x + b) for images, K a convolution with zeros around the image; the bound is 1.
+
+    x and y have shape (batch, channels, height, width), of any size. hidden_channels: what K' leads to; as many as
+    channels unless given. kernel_size: odd.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        hidden_channels: int | None = None,
+        *,
+        kernel_size: int = 3,
+        activation: Activation = ReLU(),  # noqa: B008
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        hidden = checks.count("channels", channels) if hidden_channels is None else hidden_channels
+        k = kernel_size_of(kernel_size)
+        checks.affordable("K", channels, checks.count("hidden_channels", hidden), k, k)
+        super().__init__(uniform(hidden, channels, k, k), activation, images=True)
+        self.to(device=device, dtype=dtype)
+
+    @property
+    def channels(self) -> int:
+        return self.weight.shape[1]
+
+    @property
+    def hidden_channels(self) -> int:
+        return len(self.weight)
+
+    @property
+    def kernel_size(self) -> int:
+        return self.weight.shape[-1]
+
+    def options(self) -> dict[str, Any]:
+        sizes = (self.channels, self.hidden_channels)
+        return options_of(sizes, kernel_size=self.kernel_size, activation=self.activation)
+
+    def sums(self) -> Tensor:
+        """Over the entries of the autocorrelation, which has 2 kernel_size - 1 taps a side."""
+        return gram(self.weight).abs().sum(dim=(2, 3))
+
+    def _check(self, x: Tensor) -> None:
+        check_images(x, self.weight)
+        self.out_shape(tuple(x.shape[1:]))
+
+    def _compute(self, x: Tensor) -> Tensor:
+        _, out = self._maps()
+        middle = self.kernel_size // 2
+        v = F.conv2d(x, self.weight, self.bias, padding=middle)
+        self._refuse_unfinite(v, x)
+        y = F.conv_transpose2d(self.activation(v), out, padding=middle)
+        return torch.add(y, x, alpha=D)
+
+    def out_shape(self, in_shape: Shape) -> Shape:
+        return image_shape(f"ConvSLL({self.channels})", in_shape, self.channels, self.channels)
+
+    def weights(self, shape: tuple[int, int]) -> ImageWeights:
+        """The equilibrium network that this layer is for images of height and width `shape`."""
+        T, out = self._maps()
+        eye = torch.eye(self.channels, dtype=out.dtype, device=out.device)
+        return ImageWeights(
+            W=None,
+            U=self.weight,
+            bz=self.bias,
+            Wo=transposed(out),
+            by=out.new_zeros(self.channels),
+            in_shape=(self.channels, *shape),
+            padding=self.kernel_size // 2,
+            D=D * eye[:, :, None, None],
+            lam=2 * D / T,
+            gamma=1.0,
+            inner=True,
+        )
+
+    def stage(self, in_shape: Shape) -> Stage:
+        _, high, wide = self.out_shape(in_shape)
+        return image_stage("ConvSLL", self.weights((high, wide)), self.activation)

@@ -1,0 +1,216 @@
+"""The explicit weights of an equilibrium layer from images to images of the same size: everything is a convolution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lben import checks
+from lben.errors import InvalidInput
+from lben.operators.absent import AbsentOperator
+from lben.operators.base import Operator
+from lben.operators.fourier import FourierOperator
+from lben.operators.grid import Grid
+from lben.weights.dense import Weights
+from lben.weights.record import Record
+
+_LARGEST_DENSE = 2**26  # entries of a W that `dense` is willing to form
+DIRECT_TAPS = 24  # of a kernel, beyond which a transform is quicker
+_KERNELS = ("W", "U", "Wo", "D")
+
+
+@dataclass(frozen=True, eq=False)
+class ImageWeights(Record):
+    """z = sigma(W z + U x + bz), y = Wo z + D x + by, from images (c, h, w) to images (c', h, w).
+
+    W, U, Wo and D are circular convolutions, as `conv2d` computes them, of images of height h + 2 padding and width
+    w + 2 padding: zeros are put around x, and y is cropped. W None is W = 0, an explicit layer; D None is D = 0.
+    A kernel has sides that are odd, or those of the padded image, and the tap that does not shift is always the one at
+    [height // 2, width // 2]. Rows of x and y are ordered by channel, row and column; hidden units, all those of the
+    padded image, by row, column and channel. With `inner`, which needs W None, hidden units are those of the image
+    without its padding: they are fewer rows and columns of the condition, and what is proved of all is true of them.
+    Shapes: W (C, C, k, l), U (C, c, k, l), bz (C,), Wo (c', C, k, l), by (c',), D (c', c, k, l), each with its own k
+    and l; lam (C,), the entries of the metric Lambda, one a channel, or None where none is known.
+    """
+
+    W: Tensor | None
+    U: Tensor
+    bz: Tensor
+    Wo: Tensor
+    by: Tensor
+    in_shape: tuple[int, int, int]
+    padding: int = 0
+    D: Tensor | None = None
+    lam: Tensor | None = None
+    gamma: float | None = None
+    inner: bool = False
+    options = ("gamma", "in_shape", "padding", "inner")
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.in_shape, tuple | list) or len(self.in_shape) != 3:
+            raise InvalidInput(f"in_shape must be (channels, height, width), not {self.in_shape!r}.")
+        object.__setattr__(self, "in_shape", tuple(checks.count("Every size in in_shape", s) for s in self.in_shape))
+        if isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding < 0:
+            raise InvalidInput(f"padding must be an integer of at least 0, not {self.padding!r}.")
+        if checks.flag("inner", self.inner) and self.W is not None:
+            raise InvalidInput("inner is for W None: a circular W needs the hidden units in the padding, too.")
+        for name in ("U", "bz", "Wo", "by"):
+            checks.floating(name, getattr(self, name))
+        tensors = self.tensors()
+        checks.alike(tensors)
+        C, p = (tensor.shape[-1] if tensor.dim() else 0 for tensor in (self.bz, self.by))
+        if min(C, p) < 1:
+            raise InvalidInput(f"A layer needs hidden and output channels, but has {C} and {p} of them.")
+        c = self.in_shape[0]
+        expected: dict[str, tuple[int, ...]] = {"bz": (C,), "by": (p,), "lam": (C,)}
+        for name, channels in zip(_KERNELS, ((C, C), (C, c), (p, C), (p, c)), strict=True):
+            if name in tensors:
+                expected[name] = (*channels, *self._taps(name, tensors[name]))
+        checks.shapes(tensors, expected)
+        if self.gamma is not None:
+            checks.positive("gamma", self.gamma)
+
+    def _taps(self, name: str, kernel: Tensor) -> tuple[int, int]:
+        """The sides of a kernel, if it may have them."""
+        if kernel.dim() != 4:
+            raise InvalidInput(f"{name} must be a kernel of four dimensions, but its shape is {tuple(kernel.shape)}.")
+        high, wide = kernel.shape[2:]
+        for side, size in zip((high, wide), self.shape, strict=True):
+            if side != size and (side % 2 == 0 or side > size):
+                raise InvalidInput(
+                    f"{name} must have sides that are odd and fit into the image, or those of the image, "
+                    f"{self.shape[0]} x {self.shape[1]} with its padding, but they are {high} x {wide}."
+                )
+        return high, wide
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the padded image, and of the hidden layer unless that is `inner`."""
+        return self.in_shape[1] + 2 * self.padding, self.in_shape[2] + 2 * self.padding
+
+    @property
+    def hidden_shape(self) -> tuple[int, int]:
+        """Height and width of the hidden layer."""
+        return self.in_shape[1:] if self.inner else self.shape
+
+    @property
+    def out_shape(self) -> tuple[int, int, int]:
+        return self.out_channels, *self.in_shape[1:]
+
+    @property
+    def channels(self) -> int:
+        return len(self.bz)
+
+    @property
+    def out_channels(self) -> int:
+        return len(self.by)
+
+    @property
+    def pixels(self) -> int:
+        """Of the hidden layer."""
+        return self.hidden_shape[0] * self.hidden_shape[1]
+
+    @property
+    def in_features(self) -> int:
+        return self.in_shape[0] * self.in_shape[1] * self.in_shape[2]
+
+    @property
+    def hidden_features(self) -> int:
+        return self.channels * self.pixels
+
+    @property
+    def out_features(self) -> int:
+        return self.out_channels * self.in_shape[1] * self.in_shape[2]
+
+    def metric_entries(self) -> Tensor:
+        """The entries of the metric, one a channel; ones where none is known."""
+        return torch.ones_like(self.bz) if self.lam is None else self.lam
+
+    def metric_diagonal(self) -> Tensor:
+        """The diagonal of Lambda, shape (n,); ones where none is known."""
+        return self.metric_entries().repeat(self.pixels)
+
+    def operator(self, *, monotonicity_bound: float | None = None) -> Operator:
+        if self.W is None:
+            return AbsentOperator(self.hidden_features, None if self.lam is None else self.metric_diagonal())
+        return FourierOperator(self.W, self.shape, self.lam, monotonicity_bound=monotonicity_bound)
+
+    def rows(self, name: str, x: Tensor) -> Tensor:
+        """Images, or rows of their features, as rows."""
+        checks.floating(name, x)
+        if tuple(x.shape[-3:]) == self.in_shape:
+            return x.reshape(*x.shape[:-3], self.in_features)
+        if x.dim() >= 1 and x.shape[-1] == self.in_features:
+            return x
+        raise InvalidInput(
+            f"{name} must hold images of shape {self.in_shape}, or rows of {self.in_features} features, but its shape "
+            f"is {tuple(x.shape)}."
+        )
+
+    def padded(self, x: Tensor) -> Tensor:
+        """Rows x as images, with zeros around them: shape (batch, c, *shape)."""
+        return F.pad(x.reshape(len(x), *self.in_shape), (self.padding,) * 4)
+
+    def hidden_images(self, z: Tensor) -> Tensor:
+        """Rows z as images, shape (batch, C, *shape)."""
+        images = z.T.reshape(*self.hidden_shape, self.channels, len(z)).permute(3, 2, 0, 1)
+        return F.pad(images, (self.padding,) * 4) if self.inner else images
+
+    def hidden_rows(self, images: Tensor) -> Tensor:
+        """The reverse of `hidden_images`; rows are kept batch by batch in memory, as operators want them."""
+        images = self.without_padding(images) if self.inner else images
+        return images.permute(2, 3, 1, 0).reshape(self.hidden_features, len(images)).T
+
+    def cropped(self, images: Tensor) -> Tensor:
+        """Rows of images without their padding."""
+        return self.without_padding(images).reshape(len(images), -1)
+
+    def without_padding(self, images: Tensor) -> Tensor:
+        p, (high, wide) = self.padding, self.in_shape[1:]
+        return images[:, :, p : p + high, p : p + wide]
+
+    def inject(self, x: Tensor) -> Tensor:
+        return self.hidden_rows(circular(self.padded(x), self.U) + self.bz[:, None, None])
+
+    def readout(self, z: Tensor, x: Tensor) -> Tensor:
+        y = circular(self.hidden_images(z), self.Wo) + self.by[:, None, None]
+        return self.cropped(y if self.D is None else y + circular(self.padded(x), self.D))
+
+    def dense(self) -> Weights:
+        """The same weights as matrices, exactly, for small images; raises InvalidInput for large ones."""
+        n, d, p = self.hidden_features, self.in_features, self.out_features
+        if max(n, d, p) ** 2 > _LARGEST_DENSE:
+            raise InvalidInput(f"A dense W would have {n} x {n} entries: use the convolutional weights as they are.")
+        units, inputs = (torch.eye(k, dtype=self.U.dtype, device=self.U.device) for k in (n, d))
+        U = self.hidden_rows(direct(self.padded(inputs), self.U)).T
+        Wo = self.cropped(direct(self.hidden_images(units), self.Wo)).T
+        D = None if self.D is None else self.cropped(direct(self.padded(inputs), self.D)).T
+        W = torch.zeros_like(units)
+        if self.W is not None:
+            W = self.hidden_rows(direct(self.hidden_images(units), self.W)).T
+        lam = None if self.lam is None else self.metric_diagonal()
+        by = self.by.repeat_interleave(p // self.out_channels)
+        return Weights(W, U, self.bz.repeat(self.pixels), Wo, by, lam, self.gamma, D)
+
+
+def circular(images: Tensor, kernel: Tensor) -> Tensor:
+    """A circular convolution of images (batch, in, height, width), as `conv2d` computes it, by a kernel whose middle
+    is at [k // 2, l // 2]; in the Fourier domain where the kernel is large.
+    """
+    if kernel[0, 0].numel() <= DIRECT_TAPS:
+        return direct(images, kernel)
+    batch, channels, high, wide = images.shape
+    grid = Grid(high, wide, kernel)
+    columns = images.permute(2, 3, 1, 0).reshape(high * wide * channels, batch)
+    moved = grid.convolve(grid.blocks(kernel), columns)
+    return moved.reshape(high, wide, len(kernel), batch).permute(3, 2, 0, 1)
+
+
+def direct(images: Tensor, kernel: Tensor) -> Tensor:
+    """The same by its definition, without transforms."""
+    above, left = kernel.shape[2] // 2, kernel.shape[3] // 2
+    below, right = kernel.shape[2] - 1 - above, kernel.shape[3] - 1 - left
+    return F.conv2d(F.pad(images, (left, right, above, below), mode="circular"), kernel)

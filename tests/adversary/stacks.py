@@ -1,0 +1,160 @@
+"""Stacks: linear ones, whose Lipschitz constant is that of a rational matrix, and others, evaluated stage by stage."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import lben
+from tests.adversary import draws, exact
+from tests.adversary.claims import judge_both, known
+from tests.adversary.subjects import EPS, Equilibria, Evaluated, Prey
+from tests.adversary.tally import Tally
+
+
+def linear_stack(r: Random, tally: Tally, where: str) -> None:
+    """Matrices, kernels, pools, sums and linear equilibria over many sizes: bounds against their rational product."""
+    stages, shape = _linear_stages(r)
+    net = tally.attempt("linear stack", where, lambda: lben.Sequential(*stages, in_shape=shape).eval())
+    if net is None:
+        return
+    J = exact.identity(math.prod(shape))
+    for stage in stages:
+        J = _jacobian(stage, shape) * J
+        shape = _after(stage, shape)
+    shown = f"{where}: {[(type(s).__name__, {n: t.tolist() for n, t in s.named_parameters()}) for s in stages]}"
+    true = lambda c: exact.norm_at_most(J, c.gamma)  # noqa: E731
+    judge_both(tally, "linear stack", shown, lambda rigorous: lben.certify(net, rigorous=rigorous), true)
+    tight = lambda rigorous: lben.tightest_bound(net, rigorous=rigorous)  # noqa: E731
+    judge_both(tally, "linear stack, tightest bound", shown, tight, true)
+    known(tally, "linear stack, product bound", shown, net.bound, lambda b: exact.norm_at_most(J, b))
+
+
+def _linear_stages(r: Random) -> tuple[list[nn.Module], tuple[int, ...]]:
+    torch.manual_seed(r.randrange(2**31))
+    shape: tuple[int, ...] = (r.randint(1, 2), r.choice((1, 2, 3)), r.choice((2, 3)))
+    first = shape
+    stages: list[nn.Module] = []
+    if r.random() < 0.5:
+        channels, k = r.randint(1, 2), r.choice((1, 2))
+        stages.append(nn.Conv2d(shape[0], channels, k, stride=r.choice((1, 2)), padding=1, bias=False))
+        shape = _after(stages[-1], shape)
+        if r.random() < 0.5:
+            same = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+            stages.append(lben.Residual(same) if r.random() < 0.5 else same)
+        if min(shape[1:]) > 1 and r.random() < 0.5:
+            stages.append(nn.AvgPool2d(2, stride=r.choice((1, 2))))
+            shape = _after(stages[-1], shape)
+    stages.append(nn.Flatten())
+    width = math.prod(shape)
+    for _ in range(r.randint(1, 2)):
+        after = r.randint(1, 3)
+        kind = r.choice(("linear", "equilibrium", "residual"))
+        if kind == "linear":
+            stages.append(nn.Linear(width, after))
+            width = after
+        elif kind == "residual":
+            stages.append(lben.Residual(nn.Linear(width, width)))
+        else:
+            gamma = r.choice((None, 0.3, 2.0))
+            stages.append(lben.LBEN(width, r.randint(1, 3), after, gamma=gamma, activation=lben.Identity()))
+            width = after
+    matrices = [p for s in stages for p in s.double().parameters() if not isinstance(s, lben.LBEN) and p.dim() > 1]
+    with torch.no_grad():
+        for weight in matrices:
+            rough = draws.rough(r, len(weight), weight[0].numel())
+            weight.copy_(10.0 ** r.uniform(-4, 4) * rough.reshape(weight.shape))
+    return stages, first
+
+
+def _jacobian(stage: nn.Module, shape: tuple[int, ...]) -> Any:
+    """The matrix of a linear stage, in rational numbers."""
+    if isinstance(stage, nn.Flatten):
+        return exact.identity(math.prod(shape))
+    if isinstance(stage, lben.Residual):
+        return exact.identity(math.prod(shape)) + _jacobian(stage.body[0], shape)
+    if isinstance(stage, nn.Linear):
+        return exact.matrix(stage.weight)
+    if isinstance(stage, lben.LBEN):
+        weights = stage.weights()
+        found = exact.Exact.of(weights).jacobian([1] * weights.hidden_features)
+        assert found is not None
+        return found
+    units = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
+    with torch.no_grad():
+        if isinstance(stage, nn.AvgPool2d):  # four times the mean is a sum of ones
+            return exact.matrix((4 * stage(units)).flatten(1).T) * exact.rational(0.25)
+        return exact.matrix(stage(units).flatten(1).T)  # every entry is one of the kernel's
+
+
+def _after(stage: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
+    with torch.no_grad():
+        probe = torch.zeros(1, *shape, dtype=next((p.dtype for p in stage.parameters()), torch.float64))
+        return tuple(stage(probe).shape[1:])
+
+
+class Chain:
+    """Stages one after another, equilibria without the library's solvers; errors grow as each stage lets them."""
+
+    def __init__(self, net: lben.Sequential) -> None:
+        self.stages = [(stage, _evaluator(stage)) for stage in net]
+        self.in_shape = net.in_shape
+
+    def __call__(self, x: Tensor) -> Evaluated:
+        y, error = x, torch.zeros(len(x), dtype=x.dtype)
+        last = torch.zeros_like(x)
+        shape = self.in_shape
+        with torch.no_grad():
+            for stage, equilibria in self.stages:
+                if equilibria is not None:
+                    found = equilibria(y)
+                    growth, y, last, shape = _growth(equilibria), found.y, found.error, (found.y.shape[1],)
+                else:
+                    image = y.reshape(len(y), *shape)
+                    sizes = sum(float(p.abs().sum()) for p in stage.parameters()) + 1
+                    growth, last = sizes, 64 * EPS * sizes * (y.abs().amax(dim=1, keepdim=True) + 1)
+                    y = stage(image).flatten(1)
+                    shape = tuple(stage(image[:1]).shape[1:])
+                    last = last.expand_as(y)
+                error = growth * error * (1 + 1e-12) + torch.linalg.vector_norm(last, dim=1)
+        return Evaluated(y, error[:, None].expand_as(y))
+
+
+def _growth(w: Equilibria) -> float:
+    out, into = (torch.linalg.matrix_norm(part, 2) for part in (w.Wo / w.root, w.root[:, None] * w.U))
+    return float(out * into) / max(w.m, 1e-300)
+
+
+def _evaluator(stage: nn.Module) -> Equilibria | None:
+    if not isinstance(stage, lben.EquilibriumNetwork):
+        return None
+    with torch.no_grad():
+        return Equilibria(stage.weights(), stage.activation)
+
+
+def stacked(r: Random) -> Prey:
+    """Equilibria, matrices, convolutions, pools, sums and activations, in any order that fits."""
+    torch.manual_seed(r.randrange(2**31))
+    shape: tuple[int, ...] = (r.randint(1, 4),)
+    parts: list[nn.Module] = []
+    first = shape
+    if r.random() < 0.5:
+        first = (1, 4, 4)
+        pool = r.choice((nn.MaxPool2d(2), nn.AvgPool2d(2)))
+        block = lben.Residual(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 2, 1))
+        parts = [nn.Conv2d(1, 2, 3, padding=1, stride=r.choice((1, 2))), nn.LeakyReLU(0.3), block, pool, nn.Flatten()]
+        shape = tuple(nn.Sequential(*parts)(torch.zeros(1, *first)).shape[1:])
+    width = shape[0]
+    for _ in range(r.randint(1, 2)):
+        after = r.randint(2, 4)
+        gamma = r.choice((None, 0.5, 2.0))
+        parts.append(r.choice((lben.LBEN(width, 5, after, gamma=gamma), nn.Linear(width, after))))
+        parts.append(r.choice((nn.Tanh(), nn.ReLU(), nn.ELU(), lben.Residual(nn.Linear(after, after), nn.ReLU()))))
+        width = after
+    parts.append(lben.LBEN(width, 6, 3, gamma=r.choice((None, 1.0))))
+    net = lben.Sequential(*parts, in_shape=first).double().eval()
+    return Prey(net, Chain(net), net.in_features, 10.0 ** r.uniform(-1, 1))
