@@ -44,6 +44,7 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.files import load, save
+from lben.layers.equilibrium import ImageLBEN
 from lben.layers.sandwich import ConvSandwich, Sandwich
 from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth
 from lben.layers.sll import SLL, ConvSLL
@@ -114,6 +115,7 @@ __all__ = [
     "GroupSoftThreshold",
     "HardTanh",
     "Identity",
+    "ImageLBEN",
     "ImageWeights",
     "IncrementalGain",
     "InvalidActivation",

@@ -133,6 +133,14 @@ class Grid:
         shape = (self.frequencies, *kernel.shape[:2])
         return (cos @ flat).reshape(shape), (sin @ flat).reshape(shape)
 
+    def kernel(self, symbol: Tensor) -> Tensor:
+        """The kernel, as large as the image, of a convolution that is known at every frequency: undoes `symbol`."""
+        cos, sin = self.phases(self.height, self.width)
+        shape = (*symbol.shape[1:], self.height, self.width)
+        count = self.multiplicity.to(cos)[:, None] / (self.height * self.width)
+        flat = (cos * count).T @ symbol.real.flatten(1) + (sin * count).T @ symbol.imag.flatten(1)
+        return flat.T.reshape(shape)
+
     def blocks(self, kernel: Tensor) -> Tensor:
         """The convolution at each frequency as a real matrix [[Re, -Im], [Im, Re]], (frequencies, 2 out, 2 in)."""
         return real_form(*self.symbol(kernel))
