@@ -120,8 +120,16 @@ class Plan:
     cluster: str | None = None
     progress: Show = None
 
-    def run(self, rows: Sequence[Task[O]], data: ImageData, title: str, command: str, study: str = "paper") -> list[O]:
-        """Run rows; what is done is not done again."""
+    def run(
+        self,
+        rows: Sequence[Task[O]],
+        data: ImageData,
+        title: str,
+        command: str,
+        study: str = "paper",
+        only: Sequence[str] = (),
+    ) -> list[O]:
+        """Run rows, or `only` those of some names; what is done is not done again."""
         command += f" --seed {self.seed}" + " --quick" * self.short
         return run(
             seeded(rows, self.seed),
@@ -133,6 +141,7 @@ class Plan:
             cluster=self.cluster,
             progress=self.progress,
             study=study,
+            only=only,
         )
 
 
@@ -167,33 +176,39 @@ def run(
     cluster: str | None = None,
     progress: Show = None,
     study: str = "paper",
+    only: Sequence[str] = (),
 ) -> list[O]:
     """Run rows, `jobs` of them side by side; every row has a folder of its own and resumes by itself.
 
     progress: as in `fit`; rows side by side show lines alone, and those on a cluster write them to its workers' logs.
     cluster: the address of a Dask scheduler whose workers take the rows instead. They must have one thread each and
     reach `folder` under the same path.
+    only: the names of those to run now; all if there is none.
     """
     names = [slug(row.name) for row in rows]
     if not rows or len(set(names)) < len(names):
         raise InvalidInput(
             f"A run needs rows with different names, not {', '.join(row.name for row in rows) or 'none'}."
         )
+    strange = [name for name in only if name not in [row.name for row in rows]]
+    if strange:
+        raise InvalidInput(f"There is no row {strange[0]!r}, but {', '.join(row.name for row in rows)}.")
     path = Path(folder).absolute()
     _begin(path, Run(title, command, rows[0].config.seed, _now(), _describe(data), _versions(), names, study))
     tasks = [(row, path / name) for row, name in zip(rows, names, strict=True)]
+    tasks = [(row, place) for row, place in tasks if not only or row.name in only]
     if cluster is None and jobs == 1:
         return [run_row(row, data, place, progress=progress) for row, place in tasks]
     lines: Show = "lines" if progress else False
     work = _on_cluster(tasks, data, cluster, lines) if cluster is not None else _side_by_side(tasks, data, jobs, lines)
     results: dict[str, O] = {}
-    with warnings.catch_warnings(), bar(title, len(rows), show=lines) as shown:
+    with warnings.catch_warnings(), bar(title, len(tasks), show=lines) as shown:
         warnings.filterwarnings("ignore", "A worker stopped", UserWarning)  # joblib renews workers that have grown
         for name, result in work:
             results[name] = result
             error = f"{100 * result.error:.2f} %"
-            shown.line(f"{name} is done, with an error of {error}; {len(results)} of {len(rows)} rows")
-    return [results[row.name] for row in rows]
+            shown.line(f"{name} is done, with an error of {error}; {len(results)} of {len(tasks)} rows")
+    return [results[row.name] for row, _ in tasks]
 
 
 def read_description(folder: str | Path) -> Run:
