@@ -163,7 +163,7 @@ def draw_certified(results: Sequence[Stacked], folder: Path) -> list[Path]:
             sizes = [0.0, *proved.radii][: len(certified)]
             axes.plot(sizes, certified, look.line, label=result.row["name"], **style)
             attacked = [100 * share for share in proved.attacked]
-            axes.plot(proved.radii, attacked, "", fillstyle="none", linestyle="none", **style)
+            axes.plot(proved.radii, attacked, fillstyle="none", linestyle="none", **style)
         axes.set_xlabel("size of the change, l2, in pixels of [0, 1]")
         axes.set_ylabel("accuracy on test images, %")
         axes.set_ylim(0, 100)
