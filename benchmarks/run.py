@@ -2,9 +2,10 @@
 
     make bench
 
-Writes speed.md and convolution.md to benchmarks/results, and both as JSON. A training step is all of it: the batch
-gathered from bytes in memory, normalised, forward, loss, backward and Adam with its defaults. Times are not reported,
-for they say more about the machine than about the library; the step of the plain network is given once, for scale.
+Writes speed.md, convolution.md and layers.md to benchmarks/results, and all as JSON. A training step is all of it: the
+batch gathered from bytes in memory, normalised, forward, loss, backward and Adam with its defaults. Times are not
+reported, for they say more about the machine than about the library; the step of the plain network is given once, for
+scale.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import json
 import platform
 from collections.abc import Callable
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
 import torchdeq
 from convolutional import memory_rows, resolvent_rows, splitting_rows, step_rows
+from layers import layer_rows, peer_rows
 from measuring import Row, Step, compare, interleave
 from rich.console import Console
 from rich.progress import track
@@ -254,6 +257,10 @@ CONVOLUTION: dict[str, Callable[[], list[Row]]] = {
     "gamma=2: training step at tolerance 1e-2": step_rows,
     "gamma=2: peak memory of a training step": memory_rows,
 }
+LAYERS: dict[str, Callable[[], list[Row]]] = {
+    "64 channels at 16 x 16, batch 128: forward and backward": layer_rows,
+    "The same against the layers of others": peer_rows,
+}
 
 
 def _short(ratio: float) -> str:
@@ -295,7 +302,9 @@ def measure(name: str, sections: dict[str, Callable[[], list[Row]]]) -> None:
         "seed": str(SEED),
         "lben": "0.1.0",
         "torch": torch.__version__,
-        "torchdeq": "0.1.0",
+        "torchdeq": version("torchdeq"),
+        "orthogonium": version("orthogonium"),
+        "deel-torchlip": version("deel-torchlip"),
         "Python": platform.python_version(),
         "threads": str(torch.get_num_threads()),
     }
@@ -310,3 +319,4 @@ def measure(name: str, sections: dict[str, Callable[[], list[Row]]]) -> None:
 if __name__ == "__main__":
     measure("speed", DENSE)
     measure("convolution", CONVOLUTION)
+    measure("layers", LAYERS)

@@ -23,6 +23,8 @@ NETWORKS: dict[str, Callable[..., BaseNetwork]] = {
     "MON": lambda **options: lben.MON(16, 6, 3, **options),
     "UnconstrainedEN": lambda **options: lben.UnconstrainedEN(16, 6, 3, **options),
     "ContractingODE": lambda **options: lben.ContractingODE(16, 6, 3, **{"rate": 0.5, "gamma": 1.0, **options}),
+    "square LBEN": lambda **options: lben.LBEN(16, 6, 16, **{"gamma": 2.0, **options}),
+    "residual LBEN": lambda **options: lben.LBEN(16, 6, 16, **{"gamma": 2.0, "skip": "identity", **options}),
     "ConvLBEN": lambda **options: lben.ConvLBEN(SHAPE, 2, 3, **{"gamma": 1.0, "pool": 2, **options}),
     "ConvMON": lambda **options: lben.ConvMON(SHAPE, 2, 3, pool=2, **options),
 }
@@ -30,6 +32,9 @@ OTHERS: list[tuple[str, dict[str, Any], str]] = [
     ("LBEN", {"gamma": 2.0}, "gamma = 1.0"),
     ("LBEN", {"gamma": None}, "gamma = 1.0"),
     ("LBEN", {"epsilon": 0.1}, "epsilon = 1.0"),
+    ("LBEN", {"skip": "linear"}, "skip = None"),
+    ("square LBEN", {"skip": "identity"}, "skip = None"),
+    ("residual LBEN", {"skip": None}, "skip = identity"),
     ("LBEN", {"activation": lben.Tanh()}, r"activation = ReLU\(\)"),
     ("LBEN", {"activation": lben.PerUnit([lben.ReLU()] * 5 + [lben.Tanh()])}, "5 x ReLU.*1 x Tanh"),
     ("MON", {"epsilon": 0.1}, "epsilon = 1.0"),

@@ -20,7 +20,7 @@ from torch.nn.utils import prune
 
 import lben
 from lben import disk, files
-from lben.networks.base import stored_tensors
+from lben.described import stored_tensors
 from lben.parameterize.dense import LipschitzBounded
 
 NETWORKS: list[lben.EquilibriumNetwork] = [

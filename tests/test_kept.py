@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from lben.networks.base import BaseNetwork
 SHAPE = (1, 4, 4)
 NETWORKS: dict[str, Callable[[], BaseNetwork]] = {
     "LBEN": lambda: lben.LBEN(16, 6, 3, gamma=1.0),
+    "linear skip": lambda: lben.LBEN(16, 6, 3, gamma=1.0, skip="linear"),
     "MON": lambda: lben.MON(16, 6, 3),
     "ContractingODE": lambda: lben.ContractingODE(16, 6, 3, rate=0.5, gamma=1.0),
     "channel": lambda: lben.ConvLBEN(SHAPE, 2, 3, gamma=1.0, pool=2),
@@ -25,7 +27,7 @@ NETWORKS: dict[str, Callable[[], BaseNetwork]] = {
     "ConvMON": lambda: lben.ConvMON(SHAPE, 2, 3, pool=2),
     "ConvUnconstrainedEN": lambda: lben.ConvUnconstrainedEN(SHAPE, 2, 3, pool=2),
 }
-BOUNDED = ["LBEN", "ContractingODE", "channel", "pixel", "identity"]
+BOUNDED = ["LBEN", "linear skip", "ContractingODE", "channel", "pixel", "identity"]
 
 
 class Doubled(nn.Module):
@@ -107,9 +109,9 @@ def expected(net: BaseNetwork) -> Tensor:
     """The outputs of a dense network of the explicit weights."""
     given: Any = net.weights().detach()
     weights = given if isinstance(given, lben.Weights) else given.dense()
-    plain = lben.UnconstrainedEN.from_weights(weights, activation=net.activation, solver=net.solver)
-    y: Tensor = plain.eval()(inputs())
-    return y.detach()
+    bare = replace(weights, D=None)
+    plain = lben.UnconstrainedEN.from_weights(bare, activation=net.activation, solver=net.solver)
+    return weights.readout(plain.eval().solve(inputs()).z, inputs()).detach()
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
@@ -124,3 +126,14 @@ def test_inference_mode_leaves_nothing_that_gradients_cannot_use(kind: str) -> N
     with torch.inference_mode():
         net(inputs())
     net(x).sum().backward()
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_inputs_made_in_inference_mode_serve_in_training(kind: str) -> None:
+    net = make(kind).train()
+    with torch.inference_mode():
+        x, bias = inputs(), torch.ones(net.hidden_features, dtype=torch.float64)
+    y = net(x, bias=bias)
+    assert torch.equal(y, net(inputs(), bias=torch.ones_like(bias)))
+    y.sum().backward()
+    assert torch.equal(net.solve(x).z, net.solve(inputs()).z)

@@ -45,6 +45,8 @@ from lben.errors import (
 )
 from lben.files import load, save
 from lben.layers.equilibrium import ImageLBEN
+from lben.layers.graph import read
+from lben.layers.parallel import Parallel
 from lben.layers.sandwich import ConvSandwich, Sandwich
 from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth
 from lben.layers.sll import SLL, ConvSLL
@@ -134,6 +136,7 @@ __all__ = [
     "NotConverged",
     "NotWellPosed",
     "PadChannels",
+    "Parallel",
     "PeacemanRachford",
     "PerUnit",
     "Polyhedron",
@@ -169,6 +172,7 @@ __all__ = [
     "lipschitz_lower_bound",
     "load",
     "product_bound",
+    "read",
     "save",
     "tightest_bound",
     "train",

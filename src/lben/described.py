@@ -8,18 +8,20 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from itertools import groupby
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from lben.errors import InvalidFile, InvalidInput
 
+M = TypeVar("M", bound=nn.Module)
 _LONGEST = 400  # letters of a value that a state dict holds as it is; of a longer one, a digest
-_DEEPEST = 8  # activations of activations, and solvers of solvers: more than anybody nests
+_DEEPEST = 8  # activations of activations, solvers of solvers, blocks of blocks: more than anybody nests
 
 
 class Described(nn.Module):
@@ -61,12 +63,14 @@ class Described(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _refuse_other(self, found: dict[str, Any]) -> None:
+        """What one of the two does not know, it does not have: None."""
         own = json.loads(json.dumps(self._stated()))
-        for name in own:
-            if name in found and own[name] != found[name]:
+        for name in (*own, *found):
+            mine, its = own.get(name), found.get(name)
+            if mine != its:
                 raise InvalidInput(
-                    f"This state dict is of a network with {name} = {shown(found[name])}, and this network has "
-                    f"{name} = {shown(own[name])}: make it with the same {name}."
+                    f"This state dict is of a network with {name} = {shown(its)}, and this network has "
+                    f"{name} = {shown(mine)}: make it with the same {name}."
                 )
 
 
@@ -134,7 +138,7 @@ def named(what: str, description: object, depth: int) -> tuple[str, dict[str, An
     if not isinstance(description, dict) or not isinstance(description.get("name"), str):
         raise InvalidFile(f"the {what} must be described by its name and its options, not by {description!r}.")
     if depth > _DEEPEST:
-        raise InvalidFile(f"an {what} lies {depth} deep in others, and {_DEEPEST} is the most.")
+        raise InvalidFile(f"the {what} lies {depth} deep in others, and {_DEEPEST} is the most.")
     options = dict(description)
     return options.pop("name"), options
 
@@ -143,3 +147,38 @@ def make_record(kind: type[Any], options: dict[str, Any]) -> Any:
     """A record of these options, which are all it has; it checks their values itself."""
     take(kind.__name__, options, *(option.name for option in fields(kind) if option.init))
     return kind(**options)
+
+
+def stored_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """What a file holds of a module: parameters and buffers, without the words of its state dict."""
+    return {name: tensor for name, tensor in module.state_dict().items() if not name.endswith("_extra_state")}
+
+
+def made(make: Callable[[], M], tensors: dict[str, Tensor]) -> M:
+    """What `make` makes, with any weights of the shapes of these tensors; no random stream is moved.
+
+    It is made without memory first, so that nothing large is made where the two disagree.
+    """
+    with torch.device("meta"):
+        like = make()
+    shapes = {name: tensor.shape for name, tensor in stored_tensors(like).items()}
+    if shapes.keys() != tensors.keys():
+        what = type(like).__name__
+        raise InvalidInput(f"a {what} of these options has {_listed(shapes)}, not {_listed(tensors)}.")
+    for name, shape in shapes.items():
+        if tensors[name].shape != shape:
+            raise InvalidInput(f"{name} must have shape {tuple(shape)}, not {tuple(tensors[name].shape)}.")
+    with torch.random.fork_rng(devices=[]):
+        return make()
+
+
+def agree(what: str, description: dict[str, Any], own: dict[str, Any]) -> None:
+    """Refuse a description that is not the one of what was made of it."""
+    take(what, description, *own)
+    for name, value in own.items():
+        if description[name] != value:
+            raise InvalidFile(f"the {name} of this {what} is {value!r}, not {description[name]!r}.")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"

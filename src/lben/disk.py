@@ -19,7 +19,7 @@ from torch import Tensor
 from lben.errors import InvalidFile, InvalidInput, LbenError
 
 FORMAT = 1
-WRONG = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+WRONG = (ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 """What a crafted file may lead to."""
 
 

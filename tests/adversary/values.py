@@ -115,6 +115,7 @@ GOOD: dict[str, list[Make]] = {
     "config": _CONFIG,
     "data": [images, regression],
     "domain": [lambda: "input", lambda: "pixels"],
+    "skip": [lambda: "linear", lambda: "identity"],
     "metric": [lambda: "channel", lambda: "pixel", lambda: "identity"],
     "geometry": [lambda: lben.Geometry((1, 3, 3), 0, 1)],
     "in_shape": [lambda: (1, 3, 3), lambda: (1, 4, 4)],

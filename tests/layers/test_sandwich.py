@@ -84,8 +84,8 @@ def test_large_free_variables_break_nothing() -> None:
 def test_gradients_are_exact() -> None:
     torch.manual_seed(0)
     dense = lben.Sandwich(4, 3, activation=lben.Tanh(), dtype=torch.float64)
-    conv = lben.ConvSandwich(2, 3, activation=lben.Tanh(), dtype=torch.float64)
-    for layer, shape in ((dense, (2, 4)), (conv, (2, 2, 4, 3))):
+    conv = lben.ConvSandwich(2, 2, kernel_size=1, activation=lben.Tanh(), dtype=torch.float64)
+    for layer, shape in ((dense, (2, 4)), (conv, (1, 2, 3, 2))):
         x = torch.randn(*shape, dtype=torch.float64, requires_grad=True)
         names, values = zip(*layer.named_parameters(), strict=True)
 
@@ -94,6 +94,23 @@ def test_gradients_are_exact() -> None:
             return given
 
         assert torch.autograd.gradcheck(run, (x, *values))
+        assert torch.autograd.gradgradcheck(run, (x, *values), atol=1e-4)
+
+
+def test_functional_gradients_are_those_of_autograd() -> None:
+    torch.manual_seed(0)
+    layer = lben.Sandwich(3, 2, activation=lben.Tanh(), dtype=torch.float64)
+    x = torch.randn(5, 3, dtype=torch.float64)
+    parameters = {name: value.detach() for name, value in layer.named_parameters()}
+
+    def energy(tensors: dict[str, Tensor]) -> Tensor:
+        y: Tensor = torch.func.functional_call(layer, tensors, (x,))
+        return y.square().sum()
+
+    found = torch.func.grad(energy)(parameters)
+    layer(x).square().sum().backward()
+    for name, value in layer.named_parameters():
+        torch.testing.assert_close(found[name], value.grad)
 
 
 def test_copies_and_state_dicts_hold_all_of_it() -> None:
@@ -120,6 +137,11 @@ def test_bad_input_is_named() -> None:
     ):
         with pytest.raises(lben.InvalidInput, match=words):
             conv(given)
+    broken = lben.Sandwich(4, 2)
+    with torch.no_grad():
+        broken.log_psi[1] = torch.nan
+    with pytest.raises(lben.InvalidInput, match="log_psi holds nan"):
+        broken(torch.randn(2, 4))
     with pytest.raises(lben.InvalidInput, match="odd"):
         lben.ConvSandwich(3, 3, kernel_size=2)
     with pytest.raises(lben.InvalidInput, match='"zeros" or "circular"'):

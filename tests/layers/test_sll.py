@@ -88,7 +88,7 @@ def test_gradients_are_exact() -> None:
     torch.manual_seed(0)
     dense = lben.SLL(4, 3, activation=lben.Tanh(), dtype=torch.float64)
     conv = lben.ConvSLL(2, 3, activation=lben.Tanh(), dtype=torch.float64)
-    for layer, shape in ((dense, (2, 4)), (conv, (2, 2, 4, 3))):
+    for layer, shape in ((dense, (2, 4)), (conv, (1, 2, 3, 2))):
         x = torch.randn(*shape, dtype=torch.float64, requires_grad=True)
         names, values = zip(*layer.named_parameters(), strict=True)
 
@@ -97,6 +97,7 @@ def test_gradients_are_exact() -> None:
             return given
 
         assert torch.autograd.gradcheck(run, (x, *values))
+        assert torch.autograd.gradgradcheck(run, (x, *values), atol=1e-4)
 
 
 def test_copies_and_state_dicts_hold_all_of_it() -> None:
@@ -137,6 +138,11 @@ def test_bad_input_is_named() -> None:
     ):
         with pytest.raises(lben.InvalidInput, match=words):
             conv(given)
+    broken = lben.SLL(4)
+    with torch.no_grad():
+        broken.log_q[1] = torch.nan
+    with pytest.raises(lben.InvalidInput, match="log_q holds nan"):
+        broken(torch.randn(2, 4))
     with pytest.raises(lben.InvalidInput, match="odd"):
         lben.ConvSLL(3, kernel_size=4)
     with pytest.raises(lben.InvalidInput, match="hidden_features"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -111,8 +112,15 @@ def test_a_norm_that_does_not_fit_is_refused() -> None:
     assert w.D is not None
     with pytest.raises(lben.BoundNotMet, match="norm of D must be below gamma"):
         lben.LBEN.from_weights(w, gamma=0.5 * float(torch.linalg.matrix_norm(w.D, 2)))
+    for make in (
+        lben.MON.from_weights,
+        lben.UnconstrainedEN.from_weights,
+        partial(lben.ContractingODE.from_weights, rate=0.01),
+    ):
+        with pytest.raises(lben.InvalidInput, match="feed-through D"):
+            make(w)
     with pytest.raises(lben.InvalidInput, match="feed-through D"):
-        lben.MON.from_weights(w)
+        lben.ODE(lben.LBEN.from_weights(w)).output(torch.zeros(1, 4, dtype=w.W.dtype))
     with pytest.raises(lben.InvalidInput, match="feed-through D"):
         lben.LBEN.initialize_from(w, 1.0)
     for verb in (lben.contraction, lben.incremental_gain):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -13,8 +14,17 @@ from lben.certify.records import equilibrium_subject
 from lben.certify.stack import StackSubject
 from lben.certify.subject import Examined, Subject
 from lben.errors import InvalidInput
-from lben.weights.record import Record
+from lben.weights.record import Record, same
 from lben.weights.stages import Stack
+
+
+def _kept_stack(net: nn.Module, subject: StackSubject) -> StackSubject:
+    """The subject with the links that were examined before, and know their bounds, if nothing changed since."""
+    kept: StackSubject | None = getattr(net, "kept_stack", None)
+    if kept is not None and same(kept.weights, subject.weights, biases=True):
+        return replace(subject, weights=kept.weights, links=kept.links)
+    setattr(net, "kept_stack", subject)  # noqa: B010 (a note on the network, which need not know of it)
+    return subject
 
 
 def subject_of(net: Examined, activation: Activation | None = None) -> Subject:
@@ -33,6 +43,6 @@ def subject_of(net: Examined, activation: Activation | None = None) -> Subject:
         weights = net.weights()
     normalize = None if net.normalize is None else copy.deepcopy(net.normalize).to("cpu", torch.float64).validate()
     if isinstance(weights, Stack):
-        return StackSubject.of(weights, Identity(), normalize)
+        return _kept_stack(net, StackSubject.of(weights, Identity(), normalize))
     own = check_activation(getattr(net, "activation", None), weights.hidden_features)  # type: ignore[arg-type]
     return equilibrium_subject(weights, own, normalize)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +24,7 @@ from lben.weights.linear import AveragePool, Convolution, Linear, Scaling, Stand
 from lben.weights.stages import Equilibrium, Pointwise, Stage, Sum
 
 _MORE = 1 + 8 * UNIT  # a product or sum of two numbers, rounded up
+_MOST_SEARCHED = 2000  # units of a stage for which a smaller bound than its own is searched: beyond, it takes minutes
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +37,33 @@ class Link(ABC):
     def name(self) -> str:
         return self.stage.name
 
-    @cached_property
+    @property
     def factor(self) -> Factor:
         """The bound the stage has by what it is: gamma of an equilibrium, the norm of a linear map."""
         return self.proved_factor(rigorous=False)
 
-    @abstractmethod
     def proved_factor(self, *, rigorous: bool) -> Factor:
-        """That bound, proved now."""
+        """That bound, proved once."""
+        return self._once(("own", rigorous), lambda: self._prove(rigorous=rigorous))
 
     def tightest_factor(self, *, rigorous: bool) -> Factor:
         """The smallest bound that can be had of the stage alone."""
+        return self._once(("tightest", rigorous), lambda: self._search(rigorous=rigorous))
+
+    def _once(self, what: tuple[str, bool], find: Callable[[], Factor]) -> Factor:
+        found = self._found.get(what)
+        if found is None:
+            found = self._found[what] = find()
+        return found
+
+    @cached_property
+    def _found(self) -> dict[tuple[str, bool], Factor]:
+        return {}
+
+    @abstractmethod
+    def _prove(self, *, rigorous: bool) -> Factor: ...
+
+    def _search(self, *, rigorous: bool) -> Factor:
         return self.proved_factor(rigorous=rigorous)
 
     def metric(self) -> Tensor | None:
@@ -76,7 +93,7 @@ class Applied(Link):
             lost = self.stage.longest * (UNIT * self.stage.apply(x.abs(), absolute=True) + TINY)
         return Evaluation(y, lost, (), torch.ones(len(y), dtype=torch.bool))
 
-    def proved_factor(self, *, rigorous: bool) -> Factor:
+    def _prove(self, *, rigorous: bool) -> Factor:
         """Of all that has no norm of its own, MaxMin, pooling by maxima, and what moves numbers about, it is one."""
         stage = self.stage
         if isinstance(stage, Linear):
@@ -109,7 +126,7 @@ class Solved(Link):
     def _certificate(self, *, rigorous: bool) -> Certificate:
         return self.subject.check(None, None, rigorous=rigorous, domain="input")
 
-    def proved_factor(self, *, rigorous: bool) -> Factor:
+    def _prove(self, *, rigorous: bool) -> Factor:
         if self.stage.weights.gamma is None:
             try:
                 return Factor(self.name, self.subject.product_bound(), "product bound")
@@ -119,8 +136,10 @@ class Solved(Link):
         bound = found.gamma if found.holds and found.gamma is not None else math.inf
         return Factor(self.name, bound, found.method if found.holds else str(found))
 
-    def tightest_factor(self, *, rigorous: bool) -> Factor:
+    def _search(self, *, rigorous: bool) -> Factor:
         own = self.proved_factor(rigorous=rigorous)
+        if self.stage.weights.hidden_features > _MOST_SEARCHED and math.isfinite(own.bound):
+            return own
         try:
             found = self.subject.tightest(solver="barrier", rigorous=rigorous, domain="input")
         except LbenError:
@@ -149,10 +168,10 @@ class Added(Link):
     def branches(self) -> tuple[tuple[Link, ...], ...]:
         return tuple(links_of(branch) for branch in self.stage.branches)
 
-    def proved_factor(self, *, rigorous: bool) -> Factor:
+    def _prove(self, *, rigorous: bool) -> Factor:
         return self._total([[link.proved_factor(rigorous=rigorous) for link in branch] for branch in self.branches])
 
-    def tightest_factor(self, *, rigorous: bool) -> Factor:
+    def _search(self, *, rigorous: bool) -> Factor:
         return self._total([[link.tightest_factor(rigorous=rigorous) for link in branch] for branch in self.branches])
 
     def _total(self, factors: list[list[Factor]]) -> Factor:

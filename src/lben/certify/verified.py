@@ -45,7 +45,7 @@ def exceeds(condition: Condition, least: Tensor | float) -> bool:
         return False
     D = D - torch.diag(taken + lost + 8 * UNIT * (float(D.abs().max()) + taken))
     P, R = columns[:, :, J > 0], columns[:, :, J < 0]
-    if R.shape[-1] == 0 and _floor(D) > 0:
+    if R.shape[-1] == 0 and _proved(D, 0.0):
         return True
     D, added = _lift(D)
     R, floor = torch.cat([R, added], dim=-1), _floor(D)
@@ -153,16 +153,20 @@ def _lift(D: Tensor) -> tuple[Tensor, Tensor]:
 
 def _floor(D: Tensor) -> float:
     """A proved lower bound of the smallest eigenvalue of all blocks; 0 if none above 0 is proved."""
+    guess = float(torch.linalg.eigvalsh(D)[:, 0].min())
+    for share in (0.5, 1e-2, 0.0):
+        if guess > 0 and _proved(D, share * guess):
+            return share * guess if share else math.ulp(0.0)
+    return 0.0
+
+
+def _proved(D: Tensor, least: float) -> bool:
+    """Whether all blocks are proved positive definite by more than `least`."""
     size = D.shape[-1]
     trace = float(D.diagonal(dim1=1, dim2=2).abs().sum(dim=1).max())
     needed = 2 * (size + 2) * UNIT * trace + FAINT
-    guess = float(torch.linalg.eigvalsh(D)[:, 0].min())
-    for share in (0.5, 1e-2, 0.0):
-        shift = share * guess + needed
-        _, info = torch.linalg.cholesky_ex(D - shift * torch.eye(size, dtype=D.dtype))
-        if guess > 0 and not bool((info != 0).any()):
-            return max(share * guess, 0.0) if share else math.ulp(0.0)
-    return 0.0
+    _, info = torch.linalg.cholesky_ex(D - (least + needed) * torch.eye(size, dtype=D.dtype))
+    return not bool((info != 0).any())
 
 
 def _schur_holds(D: Tensor, P: Tensor, R: Tensor, floor: float) -> bool:

@@ -60,6 +60,8 @@ class Dynamics:
         """y = Wo sigma(v) + by at given states, of shape (..., out_features)."""
         weights = self.network.weights()
         checks.features("v", v, weights.hidden_features, weights.U)
+        if weights.D is not None:
+            raise InvalidInput("This network has a feed-through D, which the output of the neural ODE has not.")
         return F.linear(self.network.activation(v), weights.Wo, weights.by)
 
     def equilibrium(self, x: Tensor) -> Tensor:

@@ -79,8 +79,10 @@ class Explicit(Layer):
         self._check(x)
         return self._compute(x)
 
-    def _refuse_unfinite(self, v: Tensor, x: Tensor) -> None:
-        checks.finite_sum(v, x=x, **dict(self.named_parameters()))
+    def _refuse_unfinite(self, x: Tensor, *results: Tensor) -> None:
+        """Name what is not finite of x and the parameters, if these results show that something is not."""
+        for result in results:
+            checks.finite_sum(result, x=x, **dict(self.named_parameters()))
 
 
 def dense_shape(what: str, in_shape: Shape, features: int, out_features: int) -> Shape:

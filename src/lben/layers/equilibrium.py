@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from lben import checks
 from lben.activations.base import Activation, Scalar, check_activation
@@ -17,11 +16,11 @@ from lben.layers.base import Layer, check_images, image_shape, image_stage, kern
 from lben.operators.base import Operator
 from lben.parameterize.convolutional import ConvForm
 from lben.parameterize.image import ImageForm, Padding
-from lben.parameterize.skip import HAIR, Skip
+from lben.parameterize.skip import Skip
 from lben.parameterize.starts import trainable
 from lben.solvers.base import OnFailure, Solver, check_solver
 from lben.solvers.peaceman_rachford import PeacemanRachford
-from lben.weights.image import DIRECT_TAPS, ImageWeights, circular
+from lben.weights.image import ImageWeights
 from lben.weights.record import same
 from lben.weights.stages import Shape, Stage
 
@@ -38,6 +37,8 @@ class ImageLBEN(Layer):
     """
 
     normalize: None = None
+    _activation: Activation
+    _solver: Solver
 
     def __init__(
         self,
@@ -141,13 +142,10 @@ class ImageLBEN(Layer):
         if self.training and form.gamma is not None and torch.is_grad_enabled():
             trainable(form.gamma, form.Wo.dtype, ConvForm.smallest_gamma)
         weights = form.weights((x.shape[2], x.shape[3]))
-        b = _inject(weights, x)
+        b = weights.inject(x)
         checks.finite_sum(b, x=x, **dict(self.named_parameters()))
         z = equilibrium(self._operator(weights), self.activation, b, self.solver, on_failure=self._on_failure())
-        y = _readout(weights, z)
-        if form.skip == "identity":
-            return torch.add(y, x, alpha=1 - HAIR * form.tied)
-        return y if weights.D is None else y + _past(weights, x)
+        return weights.outputs(z, x)
 
     def _operator(self, weights: ImageWeights) -> Operator:
         """The operator of W; in evaluation it is kept, with its factors, until what decides W changes."""
@@ -165,24 +163,3 @@ class ImageLBEN(Layer):
 
     def _on_failure(self) -> OnFailure:
         return self.solver.on_failure or ("fallback" if self.training else "raise")
-
-
-def _inject(w: ImageWeights, x: Tensor) -> Tensor:
-    """U x + bz as rows; zeros around the image are left to the convolution."""
-    if w.padding == 0:
-        return w.inject(x.flatten(1))
-    return w.hidden_rows(F.conv2d(x, w.U, w.bz, padding=2 * w.padding))
-
-
-def _readout(w: ImageWeights, z: Tensor) -> Tensor:
-    """Wo z + by as images; what would be cropped is not computed."""
-    images = w.hidden_images(z)
-    return F.conv2d(images, w.Wo, w.by) if w.padding else circular(images, w.Wo) + w.by[:, None, None]
-
-
-def _past(w: ImageWeights, x: Tensor) -> Tensor:
-    """D x as images."""
-    assert w.D is not None
-    if w.padding and w.D[0, 0].numel() <= DIRECT_TAPS:
-        return F.conv2d(x, w.D, padding=w.padding)
-    return w.without_padding(circular(F.pad(x, (w.padding,) * 4), w.D))

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from lben.errors import InvalidInput
+from lben.layers.parallel import Parallel
 from lben.networks.base import BaseNetwork
 from lben.networks.convolutional import ConvNetwork
 from lben.networks.foreign import DROPOUTS, known_activation, name_of
@@ -29,15 +30,19 @@ def read(modules: Sequence[nn.Module], shape: Shape, path: str = "") -> tuple[St
     """The stages of modules, one after another, if each fits what the one before it gives."""
     stages: list[Stage] = []
     for place, module in enumerate(modules):
-        where = f"{path}{place}"
-        for stage in _stages(module, shape, where):
+        for stage in stages_of(module, shape, f"{path}{place}"):
             stages.append(stage)
             shape = stage.out_shape
-            if min(shape, default=1) < 1:
-                raise InvalidInput(
-                    f"Stage {where}, {name_of(module)}, has no outputs for an input of {stage.in_shape}."
-                )
     return tuple(stages)
+
+
+def stages_of(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
+    """The stages of the module that stands at `where`, if samples of this shape fit it."""
+    stages = _stages(module, shape, where)
+    for stage in stages:
+        if min(stage.out_shape, default=1) < 1:
+            raise InvalidInput(f"Stage {where}, {name_of(module)}, has no outputs for an input of {stage.in_shape}.")
+    return stages
 
 
 def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
@@ -53,12 +58,15 @@ def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
     if isinstance(module, nn.Sequential) and _forward_is(module, nn.Sequential):
         return read(list(module), shape, f"{where}.")
     if type(module) is Residual:
-        return (_residual(module, shape, where, name),)
+        return (_sum({"": nn.Sequential(), where: module.body}, shape, name),)
+    if type(module) is Parallel:
+        branches = {f"{where}.{place}": branch for place, branch in enumerate(module.branches)}
+        return (_sum(branches, shape, name),)
     if type(module) in (*DROPOUTS, nn.Identity):
         return ()
     if type(module) is Normalize:
         return (_standardize(module, shape, name),)
-    if isinstance(module, nn.Flatten):
+    if type(module) is nn.Flatten:
         return (_flatten(module, shape, name),)
     linear = _linear(module, shape, name)
     if linear is not None:
@@ -77,7 +85,7 @@ def _advice(module: nn.Module) -> str:
         return "a batch norm is linear only where it keeps running statistics"
     return (
         "use lben's layers (LBEN, ImageLBEN, SLL, Sandwich, ConvSLL, ConvSandwich, MaxMin), nn.Linear, nn.Conv2d, "
-        "pools, ReLU and its like, or lben.Residual"
+        "pools, ReLU and its like, lben.Residual or lben.Parallel"
     )
 
 
@@ -91,13 +99,18 @@ def _network(net: BaseNetwork, shape: Shape, name: str) -> tuple[Stage, ...]:
     return (*stages, Equilibrium(name, shape, net.weights(), net.activation))
 
 
-def _residual(module: Residual, shape: Shape, where: str, name: str) -> Stage:
-    refuse_in_place(list(module.body), f"{where}.")
-    body = read(list(module.body), shape, f"{where}.")
-    end = body[-1].out_shape if body else shape
-    if end != shape:
-        raise InvalidInput(f"Stage {name} adds an output of shape {end} to its input of {shape}.")
-    return Sum(name, shape, ((), body))
+def _sum(branches: dict[str, nn.Module], shape: Shape, name: str) -> Stage:
+    """The sum of branches, by where each stands."""
+    found = []
+    for where, branch in branches.items():
+        refuse_in_place(list(branch) if isinstance(branch, nn.Sequential) else [branch], f"{where}.")
+        found.append(stages_of(branch, shape, where))
+    ends = [stages[-1].out_shape if stages else shape for stages in found]
+    for end in ends:
+        if end != ends[0]:
+            what = "an output" if found[0] else "its input"
+            raise InvalidInput(f"Stage {name} adds an output of shape {end} to {what} of {ends[0]}.")
+    return Sum(name, shape, tuple(found))
 
 
 def _standardize(module: Normalize, shape: Shape, name: str) -> Stage:
@@ -137,6 +150,8 @@ def _linear(module: nn.Module, shape: Shape, name: str) -> Stage | None:
             raise InvalidInput(f"Stage {name} must be made without ceil_mode, with count_include_pad, and no divisor.")
         _image(shape, name)
         size, padding = _pair(module.kernel_size), _pair(module.padding)
+        if 2 * padding[0] > size[0] or 2 * padding[1] > size[1]:
+            raise InvalidInput(f"Stage {name} must pad by half of its kernel at most, not by {module.padding}.")
         return AveragePool(name, shape, size, _pair(module.stride), padding)
     if kind is nn.MaxPool2d and isinstance(module, nn.MaxPool2d):
         _image(shape, name)
@@ -172,6 +187,8 @@ def _convolution(module: nn.Conv2d, shape: Shape, name: str) -> Stage:
                 f"Stage {name}: its kernel is larger than the image, {padded[0]} x {padded[1]} with padding."
             )
     if stage.mode == "circular":
+        if max(top, bottom) > shape[1] or max(left, right) > shape[2]:
+            raise InvalidInput(f"Stage {name} is circular, and pads by more than an image of {shape[1:]} has.")
         for size, step, out in zip(shape[1:], stage.stride, stage.out_shape[1:], strict=True):
             if size % step or out * step != size:
                 raise InvalidInput(f"Stage {name} is circular, and must give as many pixels as its stride leaves.")

@@ -57,15 +57,16 @@ class _Sandwich(Explicit):
         self.bias = uniform(units, fan_in=Y[0].numel())
         self.log_psi = nn.Parameter(torch.zeros(units))
 
-    def psi(self) -> Tensor:
-        return self.log_psi.double().exp()
+    def lam(self) -> Tensor:
+        """The entries of the metric."""
+        return (2 * self.log_psi).exp()
 
     def _maps(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
-        """U and Wo of free X and Y, (..., n, n) and (..., n, d), real or complex, in double precision."""
-        eye = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
-        P = torch.linalg.inv_ex(eye + X - X.mH + Y @ Y.mH).inverse
-        psi = self.psi()
-        return (2 * _SIZE / psi)[:, None] * (P.mH @ Y), (2 * P - eye) * (_SIZE * psi)
+        """U and Wo of free X and Y, (..., n, n) and (..., n, d), real or complex."""
+        P, Q = _Cayley.apply(X, Y)  # type: ignore[no-untyped-call]
+        psi = self.log_psi.exp()
+        Wo = P * (2 * _SIZE * psi)
+        return (2 * _SIZE / psi)[:, None] * Q, Wo - torch.diag(_SIZE * psi)
 
 
 class Sandwich(_Sandwich):
@@ -102,25 +103,20 @@ class Sandwich(_Sandwich):
     def options(self) -> dict[str, Any]:
         return options_of((self.in_features, self.out_features), activation=self.activation)
 
-    def _matrices(self) -> tuple[Tensor, Tensor]:
-        U, Wo = self._maps(self.X.double(), self.Y.double())
-        return U.to(self.bias.dtype), Wo.to(self.bias.dtype)
-
     def _check(self, x: Tensor) -> None:
         checks.features("x", x, self.in_features, self.bias)
 
     def _compute(self, x: Tensor) -> Tensor:
-        U, Wo = self._matrices()
+        U, Wo = self._maps(self.X, self.Y)
         v = F.linear(x, U, self.bias)
-        self._refuse_unfinite(v, x)
+        self._refuse_unfinite(x, v)
         return F.linear(self.activation(v), Wo)
 
     def weights(self) -> Weights:
         """The equilibrium network that this layer is."""
-        U, Wo = self._matrices()
+        U, Wo = self._maps(self.X, self.Y)
         n = self.out_features
-        lam = self.psi().square().to(U.dtype)
-        return Weights(U.new_zeros(n, n), U, self.bias, Wo, U.new_zeros(n), lam, 1.0)
+        return Weights(U.new_zeros(n, n), U, self.bias, Wo, U.new_zeros(n), self.lam(), 1.0)
 
     def out_shape(self, in_shape: Shape) -> Shape:
         what = f"Sandwich({self.in_features}, {self.out_features})"
@@ -181,9 +177,8 @@ class ConvSandwich(_Sandwich):
 
     def _symbols(self, high: int, wide: int) -> tuple[Tensor, Tensor]:
         """U and Wo at every frequency of images with their padding, shape (frequencies, out_channels, .)."""
-        X, Y = self.X.double(), self.Y.double()
-        grid = Grid(high, wide, X)
-        return self._maps(torch.complex(*grid.symbol(X)), torch.complex(*grid.symbol(Y)))
+        grid = Grid(high, wide, self.X)
+        return self._maps(torch.complex(*grid.symbol(self.X)), torch.complex(*grid.symbol(self.Y)))
 
     def _check(self, x: Tensor) -> None:
         check_images(x, self.bias)
@@ -191,21 +186,19 @@ class ConvSandwich(_Sandwich):
 
     def _compute(self, x: Tensor) -> Tensor:
         """The batch comes last meanwhile, as `Grid` wants it."""
-        batch, _, high, wide = x.shape
-        p, n = self.around, self.out_channels
-        columns = F.pad(x.permute(2, 3, 1, 0), (0, 0, 0, 0, p, p, p, p))
+        p, n, (batch, _, high, wide) = self.around, self.out_channels, x.shape
         shape = (high + 2 * p, wide + 2 * p)
         grid = Grid(*shape, x)
-        U, Wo = (real_form(S.real, S.imag).to(x.dtype) for S in self._symbols(*shape))
-        v = grid.convolve(U, columns.reshape(-1, batch)).reshape(*shape, n, batch) + self.bias[:, None]
-        self._refuse_unfinite(v, x)
-        y = grid.convolve(Wo, self.activation(v).reshape(-1, batch)).reshape(*shape, n, batch)
-        return y[p : p + high, p : p + wide].permute(3, 2, 0, 1).contiguous()
+        U, Wo = (real_form(S.real, S.imag) for S in self._symbols(*shape))
+        v = grid.convolve(U, _columns(x, p)).reshape(*shape, n, batch) + self.bias[:, None]
+        self._refuse_unfinite(x, v)
+        y = grid.convolve(Wo, self.activation(v).reshape(-1, batch))
+        return _images(y.reshape(*shape, n, batch)[p : p + high, p : p + wide])
 
     def weights(self, shape: tuple[int, int]) -> ImageWeights:
         """The equilibrium network that this layer is for images of height and width `shape`."""
         high, wide = (size + 2 * self.around for size in shape)
-        U, Wo = (_kernel(S, high, wide).to(self.bias.dtype) for S in self._symbols(high, wide))
+        U, Wo = (_kernel(S, high, wide) for S in self._symbols(high, wide))
         return ImageWeights(
             W=None,
             U=U,
@@ -214,7 +207,7 @@ class ConvSandwich(_Sandwich):
             by=torch.zeros_like(self.bias),
             in_shape=(self.in_channels, *shape),
             padding=self.around,
-            lam=self.psi().square().to(U.dtype),
+            lam=self.lam(),
             gamma=1.0,
         )
 
@@ -226,6 +219,54 @@ class ConvSandwich(_Sandwich):
     def stage(self, in_shape: Shape) -> Stage:
         _, high, wide = self.out_shape(in_shape)
         return image_stage("ConvSandwich", self.weights((high, wide)), self.activation)
+
+
+class _Cayley(torch.autograd.Function):
+    """P = (I + X - X' + Y Y')^-1 and Q = P'Y, found in double precision; gradients need no more than that of X and Y.
+
+    Shapes: X and P (..., n, n), Y and Q (..., n, d), real or complex.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+        double = torch.complex128 if X.is_complex() else torch.float64
+        wide_X, wide_Y = X.to(double), Y.to(double)
+        M = wide_Y @ wide_Y.mH
+        M += wide_X
+        M -= wide_X.mH
+        M.diagonal(dim1=-2, dim2=-1).add_(1)
+        P = torch.linalg.inv_ex(M).inverse
+        return P.to(X.dtype), (P.mH @ wide_Y).to(Y.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(output[0], inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad_P: Tensor, grad_Q: Tensor) -> tuple[Tensor, Tensor]:
+        """Made of what can be differentiated again: P is an output, and so has a history."""
+        P, Y = ctx.saved_tensors
+        grad_M = -(P.mH @ (grad_P + Y @ grad_Q.mH) @ P.mH)
+        return grad_M - grad_M.mH, P @ grad_Q + (grad_M + grad_M.mH) @ Y
+
+
+def _columns(x: Tensor, around: int) -> Tensor:
+    """From images to columns of shape (height width channels, batch), with zeros around the images.
+
+    In two steps, since a matrix is quickly transposed, and long rows are quickly moved.
+    """
+    batch, *sizes = x.shape
+    rows = x.reshape(batch, -1).T.contiguous().reshape(*sizes, batch).permute(1, 2, 0, 3)
+    return F.pad(rows, (0, 0, 0, 0, around, around, around, around)).reshape(-1, batch)
+
+
+def _images(columns: Tensor) -> Tensor:
+    """From (height, width, channels, batch) to images."""
+    high, wide, channels, batch = columns.shape
+    rows = columns.permute(2, 0, 1, 3).reshape(-1, batch)
+    return rows.T.contiguous().reshape(batch, channels, high, wide)
 
 
 def _kernel(symbol: Tensor, high: int, wide: int) -> Tensor:

@@ -16,7 +16,7 @@ from lben.networks.base import BaseNetwork
 from lben.networks.convolutional import ConvNetwork
 from lben.networks.imported import Residual
 from lben.normalize import Normalize
-from lben.weights.stages import Shape, Stack
+from lben.weights.stages import Shape, Stack, Stage, Sum
 
 
 class Sequential(nn.Sequential):
@@ -24,7 +24,8 @@ class Sequential(nn.Sequential):
 
     stages: layers of lben's (`LBEN`, `ImageLBEN`, `SLL`, `ConvSLL`, `Sandwich`, `ConvSandwich`, `MaxMin`, ..), plain
         ones (`nn.Linear`, `nn.Conv2d`, pools, `nn.ReLU` and its like, `nn.Flatten`, dropout and batch norm, which count
-        as they are in evaluation), and `Residual` blocks of them. A `Normalize` at the head makes its input pixels.
+        as they are in evaluation), `Residual` and `Parallel` blocks of them, and stacks. A `Normalize` at the head
+        makes its input pixels.
     in_shape: the shape of one sample, such as (3, 32, 32); not needed where the first stage takes features of a number
         that it knows.
 
@@ -69,6 +70,12 @@ class Sequential(nn.Sequential):
             raise InvalidInput("A Sequential needs a stage besides its Normalize.")
         return Stack(own)
 
+    def stage(self, in_shape: Shape) -> Stage:
+        """All of it as one stage of another stack."""
+        if tuple(in_shape) not in (self.in_shape, (self.in_features,)):
+            raise InvalidInput(f"it takes inputs of shape {self.in_shape}, but gets {tuple(in_shape)}.")
+        return Sum("Sequential", tuple(in_shape), (read(list(self), self.in_shape),))
+
     def forward(self, x: Tensor) -> Tensor:
         if isinstance(x, Tensor) and len(self.in_shape) > 1 and x.dim() == 2 and x.shape[1] == self.in_features:
             x = x.reshape(-1, *self.in_shape)
@@ -93,7 +100,7 @@ def _shape(stages: list[nn.Module], given: Sequence[int] | int | None) -> Shape:
             raise InvalidInput(f"in_shape must be a number or several, such as (3, 32, 32), not {given!r}.")
         return tuple(checks.count("in_shape", size) for size in sizes)
     for stage in stages:
-        if isinstance(stage, ConvNetwork):
+        if isinstance(stage, ConvNetwork | Sequential):
             return stage.in_shape
         features = getattr(stage, "in_features", None)
         if isinstance(features, int):

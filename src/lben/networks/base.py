@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ from lben import checks
 from lben.activations.base import Activation, check_activation
 from lben.certify.certificate import Domain
 from lben.certify.lipschitz import certify, product_bound
-from lben.described import Described
+from lben.described import Described, made
 from lben.errors import BoundNotMet, InvalidInput
 from lben.implicit import Known, equilibrium
 from lben.networks.solution import Solution
@@ -98,21 +97,9 @@ class BaseNetwork(Described, ABC):
 
     @classmethod
     def _restore(cls: type[N], options: dict[str, Any], tensors: dict[str, Tensor]) -> N:
-        """A network of these options, as `options` has them, with any weights of the shapes of these tensors.
-
-        It is made without memory first, so that nothing large is made where the two disagree.
-        """
+        """A network of these options, as `options` has them, with any weights of the shapes of these tensors."""
         wanted = {name: value for name, value in options.items() if name in signature(cls).parameters}
-        with torch.device("meta"):
-            shapes = {name: tensor.shape for name, tensor in stored_tensors(cls(*options["sizes"], **wanted)).items()}
-        found = {name: tensor.shape for name, tensor in tensors.items()}
-        if shapes.keys() != found.keys():
-            raise InvalidInput(f"a {cls.__name__} of these options has {_listed(shapes)}, not {_listed(found)}.")
-        for name, shape in shapes.items():
-            if found[name] != shape:
-                raise InvalidInput(f"{name} must have shape {tuple(shape)}, not {tuple(found[name])}.")
-        with torch.random.fork_rng(devices=[]):
-            return cls(*options["sizes"], **wanted)
+        return made(lambda: cls(*options["sizes"], **wanted), tensors)
 
     def validate(self) -> None:
         """Pass a network whose tensors are finite and within their ranges."""
@@ -208,7 +195,7 @@ class BaseNetwork(Described, ABC):
     def _scaled(self, x: Tensor) -> Tensor:
         """x at the network's input: checked, and normalised if there is a `Normalize`."""
         checks.features("x", x, self.in_features, self.parameterization.U)
-        return x if self.normalize is None else self.normalize(x)
+        return _kept_by_autograd(x) if self.normalize is None else self.normalize(_kept_by_autograd(x))
 
     def _outside(self, x: Tensor, bias: Tensor | None) -> Tensor | None:
         """The bias from outside, one row for each of x."""
@@ -218,7 +205,7 @@ class BaseNetwork(Described, ABC):
         shape = (*x.shape[:-1], self.hidden_features)
         if not _fits(bias.shape, shape):
             raise InvalidInput(f"bias of shape {tuple(bias.shape)} does not fit a hidden layer of shape {shape}.")
-        return rows(bias.expand(shape))
+        return rows(_kept_by_autograd(bias).expand(shape))
 
     def _bias(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """U x + bz for rows x at the network's input, and the bias from outside if there is one."""
@@ -256,17 +243,13 @@ def check_form(form: Form, kind: type[Any]) -> None:
         raise InvalidInput(f"parameterization must be one of lben's {kind.__name__}s, not {form!r}.")
 
 
-def stored_tensors(net: BaseNetwork) -> dict[str, Tensor]:
-    """What a file holds of a network: parameters and buffers, without the words of its state dict."""
-    return {name: tensor for name, tensor in net.state_dict().items() if not name.endswith("_extra_state")}
-
-
 def _brief(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "nothing"
+def _kept_by_autograd(tensor: Tensor) -> Tensor:
+    """`tensor`, or a copy of one that was made in inference mode, which autograd refuses to keep."""
+    return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor
 
 
 def _fits(shape: torch.Size, target: tuple[int, ...]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -29,18 +30,29 @@ def check_same(
     shape: tuple[int, ...],
     dtype: torch.dtype,
 ) -> None:
-    """Refuse weights, in double precision, that do not compute what copies of the module in evaluation compute.
+    """Refuse weights, in double precision, that do not compute what copies of the module in evaluation compute."""
+
+    def swept(x: Tensor, precision: torch.dtype) -> Tensor:
+        return _swept(weights, activation, normalize, x.flatten(1), precision)
+
+    compare(module, swept, shape, dtype)
+
+
+def compare(
+    module: nn.Module, computed: Callable[[Tensor, torch.dtype], Tensor], shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    """Refuse what is `computed` for inputs in a precision, if it is not what the module computes.
 
     They may differ by rounding alone. How much that is, the module shows itself, in single and in double precision.
-    The same holds for what they become in `dtype`.
+    The same holds for what is computed in `dtype`.
     """
     generator = torch.Generator().manual_seed(0)
     draws = torch.randn(_INPUTS, *shape, generator=generator, dtype=torch.float64)
     with torch.no_grad():
         for scale in _SCALES:
             x = scale * draws
-            expected, rough = (_called(module, x, dtype) for dtype in (torch.float64, torch.float32))
-            found = _swept(weights, activation, normalize, x.flatten(1), torch.float64)
+            expected, rough = (called(module, x, precision) for precision in (torch.float64, torch.float32))
+            found = computed(x, torch.float64)
             if expected.shape != found.shape:
                 raise InvalidInput(f"The module's output has shape {tuple(expected.shape)}, not {tuple(found.shape)}.")
             rounding = float((rough - expected).abs().max())
@@ -52,7 +64,7 @@ def check_same(
                     f"{difference:.3g} off. Something in it works in place on what is used again, or a hook or a "
                     "forward was put in from outside."
                 )
-            lost = float((_swept(weights, activation, normalize, x.flatten(1), dtype) - expected).abs().max())
+            lost = float((computed(x, dtype) - expected).abs().max())
             if not lost <= _LOST * rounding + _LOST_RELATIVE * float(expected.abs().max()):
                 raise InvalidInput(
                     f"In {str(dtype)[6:]} the outputs would be {lost:.3g} off those of the module, for inputs of size "
@@ -60,7 +72,7 @@ def check_same(
                 )
 
 
-def _called(module: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
+def called(module: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
     """The outputs of a copy, so that nothing that a call may do is done to the module or to x."""
     try:
         output = copy.deepcopy(module).to("cpu", dtype).eval()(x.to(dtype, copy=True))

@@ -57,6 +57,8 @@ class EquilibriumNetwork(BaseNetwork):
         return self.parameterization.inject(self._scaled(x))
 
     def _assign(self: Network, weights: Weights) -> Network:
+        if weights.D is not None and self.parameterization.feedthrough() is None:
+            raise InvalidInput("These weights have a feed-through D: LBEN.from_weights makes a network with one.")
         self.to(device=weights.W.device, dtype=weights.W.dtype)
         self.parameterization.assign(weights.detach().validate())
         return self

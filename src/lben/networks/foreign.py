@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from lben import checks
 from lben.activations import scalar as units
 from lben.activations.base import Scalar
 from lben.errors import InvalidInput
@@ -29,6 +31,18 @@ class Known:
     outer: float = 1.0
     through: float = 0.0
     offset: float = 0.0
+
+
+def check_there(module: nn.Module) -> Tensor:
+    """Pass a module whose parameters have values, of one kind that is known; the first of them, or a zero."""
+    if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
+        raise InvalidInput("The module has lazy layers whose sizes are not known yet: call it once on an input first.")
+    like = next((p for p in module.parameters()), torch.zeros(()))
+    for tensor in (like, *module.parameters()):
+        checks.floating("The module's parameters", tensor)
+    if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
+        raise InvalidInput("The module is on the meta device, where it has no weights: load them first.")
+    return like
 
 
 def known_activation(stage: nn.Module, where: str) -> Known:

@@ -22,7 +22,7 @@ from lben.activations.scalar import PerUnit
 from lben.certify.wellposed import check_size
 from lben.errors import InvalidInput
 from lben.networks.comparison import check_same
-from lben.networks.foreign import DROPOUTS, LINEAR, NORMS, POOLS, SHAPES, Known, known_activation, name_of
+from lben.networks.foreign import DROPOUTS, LINEAR, NORMS, POOLS, SHAPES, Known, check_there, known_activation, name_of
 from lben.networks.layered import LayeredNetwork
 from lben.normalize import Normalize
 from lben.weights.dense import Weights
@@ -64,13 +64,7 @@ def from_sequential(module: nn.Module, *, input_shape: int | Sequence[int] | Non
     """
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"from_sequential takes an nn.Sequential, not {type(module).__name__}.")
-    if any(isinstance(p, nn.UninitializedParameter) for p in module.parameters()):
-        raise InvalidInput("The module has lazy layers whose sizes are not known yet: call it once on an input first.")
-    like = next((p for p in module.parameters()), torch.zeros(()))
-    for tensor in (like, *module.parameters()):
-        checks.floating("The module's parameters", tensor)
-    if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
-        raise InvalidInput("The module is on the meta device, where it has no weights: load them first.")
+    like = check_there(module)
     _refuse_hooks(module, "0")
     stages = _parts(module) if _is_sequence(module) else [module]
     normalize = None
@@ -281,7 +275,7 @@ def _normalise(norm: nn.Module, state: _Affine, where: str) -> _Affine:
 def refuse_in_place(body: Sequence[nn.Module], path: str) -> bool:
     """Refuse a body that changes its own input, which the block then adds; whether all of it passes its input on."""
     for place, stage in enumerate(body):
-        if _is_sequence(stage):
+        if isinstance(stage, nn.Sequential):
             passes = refuse_in_place(_parts(stage), f"{path}{place}.")
         else:
             passes = type(stage) in (nn.Identity, *DROPOUTS, *SHAPES)

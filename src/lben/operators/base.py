@@ -91,6 +91,12 @@ class Operator(ABC):
         C is computed once for the operator and its transpose.
         """
 
+    spare_iterations: int = 3
+    """How many iterations too many cost as much as a look at the residual that comes too early."""
+
+    costly: bool = False
+    """Whether a product costs so much that what an iteration knows of W z + b already is used in its place."""
+
     has_resolvent: bool = True
     """Whether there is a `cayley`."""
 

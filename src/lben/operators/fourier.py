@@ -16,7 +16,7 @@ from torch import Tensor
 from lben import checks
 from lben.numerics.spectrum import inner, lowest_eigenvalue, quadratic_factors, symmetric_factors
 from lben.operators.base import Affine, Facts, Operator
-from lben.operators.grid import Grid, complex_form, real_form
+from lben.operators.grid import Grid, accretive_inverse, complex_form, real_form
 
 
 @dataclass
@@ -164,7 +164,8 @@ class _FourierFacts(Facts):
     def _factor(self, alpha: float) -> _Factor:
         system = torch.complex(*self.grid.symbol(self.kernel)) * (-alpha)
         system.diagonal(dim1=1, dim2=2).add_(1 + alpha)
-        inverse = torch.linalg.inv_ex(system).inverse
+        safe = self.monotonicity_bound is not None and self.monotonicity_bound > 0
+        inverse = accretive_inverse(system) if safe else torch.linalg.inv_ex(system).inverse
         resolvent = real_form(inverse.real, inverse.imag)
         left = right = None
         if self.P is not None and self.Q is not None:
@@ -202,6 +203,9 @@ class FourierOperator(Operator):
     Shapes: kernel (C, C, k, l) with k and l odd or as large as the image, `entries` of the metric (C,) or None,
     P (n, p), Q (p, n).
     """
+
+    spare_iterations = 1
+    costly = True
 
     def __init__(
         self,

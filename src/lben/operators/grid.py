@@ -13,6 +13,8 @@ import math
 import torch
 from torch import Tensor
 
+_LEAF = 32  # the size of a matrix that is inverted by LAPACK
+
 
 class Grid:
     """The frequencies of images of one size: all along W, and those up to the middle along H.
@@ -153,6 +155,27 @@ class Grid:
         imaginary = blocks[:, out:, :into] - blocks[:, :out, into:]
         flat = cos.T @ real.flatten(1) + sin.T @ imaginary.flatten(1)
         return flat.T.reshape(out, into, high, wide)
+
+
+def accretive_inverse(K: Tensor) -> Tensor:
+    """K^-1 of a stack of matrices whose Hermitian parts are positive definite in some diagonal metric.
+
+    By halves, [[A, B], [C, D]] with S = D - C A^-1 B, mostly in products of stacks, in a third of the time of LAPACK's
+    one by one. It needs no pivots: norms of A^-1 and of S^-1, which is a part of K^-1, are bounded as that of K^-1 is.
+    """
+    n = K.shape[-1]
+    if n <= _LEAF:
+        inverse: Tensor = torch.linalg.inv_ex(K).inverse
+        return inverse
+    h = n // 2
+    A, B, C, D = K[:, :h, :h], K[:, :h, h:], K[:, h:, :h], K[:, h:, h:]
+    first = accretive_inverse(A.contiguous())
+    left, right = C @ first, first @ B
+    last = accretive_inverse(torch.baddbmm(D, left, B, alpha=-1))
+    inverse, below = torch.empty_like(K), last @ left
+    inverse[:, h:, h:], inverse[:, h:, :h], inverse[:, :h, h:] = last, -below, -(right @ last)
+    inverse[:, :h, :h] = torch.baddbmm(first, right, below)
+    return inverse
 
 
 def real_form(real: Tensor, imaginary: Tensor) -> Tensor:

@@ -198,8 +198,6 @@ class Monotone(Parameterization):
 
     def _room(self, weights: Weights) -> Tensor:
         """Half the matrix of the condition, which is V'V + eps I."""
-        if weights.D is not None:
-            raise InvalidInput("These weights have a feed-through D: LBEN.from_weights makes a network with one.")
         return weights.condition(self.gamma) / 2
 
 

@@ -35,7 +35,7 @@ class PeacemanRachford(Splitting):
         """A fit to what trained networks need: a look too early costs as much as three iterations too many."""
         rate = operator.expected_rate() if self.alpha == "auto" else 0.5
         needed = math.log(min(self.tolerance, 0.5)) / math.log(rate) if 0 < rate < 1 else 1.0
-        return min(int(0.7 * needed + 3), 64)
+        return min(int(0.7 * needed + operator.spare_iterations), 64)
 
     def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         return _PeacemanRachford(problem, self.step_size(problem.operator), start)
@@ -76,6 +76,10 @@ class _PeacemanRachford(SplittingIteration):
     def candidate(self) -> Tensor:
         """z(k+1/2) = R (w + alpha b), the mean of w and its reflection."""
         return torch.lerp(self.w, self.u, 0.5)
+
+    def preactivation(self, candidate: Tensor) -> Tensor:
+        """W z + b of z = R (w + alpha b), without a product: (1 + alpha) z - alpha W z = w + alpha b."""
+        return torch.add(candidate, self.w - candidate, alpha=-1 / self.alpha)
 
 
 class _DouglasRachford(_PeacemanRachford):

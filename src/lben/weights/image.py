@@ -18,7 +18,6 @@ from lben.weights.dense import Weights
 from lben.weights.record import Record
 
 _LARGEST_DENSE = 2**26  # entries of a W that `dense` is willing to form
-DIRECT_TAPS = 24  # of a kernel, beyond which a transform is quicker
 _KERNELS = ("W", "U", "Wo", "D")
 
 
@@ -156,13 +155,13 @@ class ImageWeights(Record):
 
     def hidden_images(self, z: Tensor) -> Tensor:
         """Rows z as images, shape (batch, C, *shape)."""
-        images = z.T.reshape(*self.hidden_shape, self.channels, len(z)).permute(3, 2, 0, 1)
+        images = z.reshape(len(z), *self.hidden_shape, self.channels).permute(0, 3, 1, 2)
         return F.pad(images, (self.padding,) * 4) if self.inner else images
 
     def hidden_rows(self, images: Tensor) -> Tensor:
         """The reverse of `hidden_images`; rows are kept batch by batch in memory, as operators want them."""
         images = self.without_padding(images) if self.inner else images
-        return images.permute(2, 3, 1, 0).reshape(self.hidden_features, len(images)).T
+        return images.permute(0, 2, 3, 1).reshape(len(images), self.hidden_features).T.contiguous().T
 
     def cropped(self, images: Tensor) -> Tensor:
         """Rows of images without their padding."""
@@ -176,8 +175,16 @@ class ImageWeights(Record):
         return self.hidden_rows(circular(self.padded(x), self.U) + self.bz[:, None, None])
 
     def readout(self, z: Tensor, x: Tensor) -> Tensor:
+        return self.outputs(z, x).reshape(len(z), -1)
+
+    def outputs(self, z: Tensor, x: Tensor) -> Tensor:
+        """y as images, shape (batch, *out_shape), for rows z and rows or images x."""
         y = circular(self.hidden_images(z), self.Wo) + self.by[:, None, None]
-        return self.cropped(y if self.D is None else y + circular(self.padded(x), self.D))
+        y = self.without_padding(y if self.D is None else y + circular(self.padded(x), self.D))
+        if y.stride(0) != 1:
+            return y
+        whole = y.permute(2, 3, 1, 0).reshape(-1, len(y)).T.contiguous()  # two quick copies in place of a slow one
+        return whole.reshape(len(y), *self.in_shape[1:], -1).permute(0, 3, 1, 2)
 
     def dense(self) -> Weights:
         """The same weights as matrices, exactly, for small images; raises InvalidInput for large ones."""
@@ -196,17 +203,25 @@ class ImageWeights(Record):
         return Weights(W, U, self.bz.repeat(self.pixels), Wo, by, lam, self.gamma, D)
 
 
+def by_transform(kernel: Tensor, shape: tuple[int, int]) -> bool:
+    """Whether `circular` works in the Fourier domain: where that takes fewer products, which is so of many channels."""
+    out, into, high, wide = kernel.shape
+    return (into + out) * (shape[0] + 2 * shape[1]) + 2 * into * out < high * wide * into * out
+
+
 def circular(images: Tensor, kernel: Tensor) -> Tensor:
     """A circular convolution of images (batch, in, height, width), as `conv2d` computes it, by a kernel whose middle
-    is at [k // 2, l // 2]; in the Fourier domain where the kernel is large.
+    is at [k // 2, l // 2].
+
+    In the Fourier domain images are kept as `Grid` has them, and what comes from there or goes there is not copied.
     """
-    if kernel[0, 0].numel() <= DIRECT_TAPS:
+    batch, _, high, wide = images.shape
+    if not by_transform(kernel, (high, wide)):
         return direct(images, kernel)
-    batch, channels, high, wide = images.shape
     grid = Grid(high, wide, kernel)
-    columns = images.permute(2, 3, 1, 0).reshape(high * wide * channels, batch)
+    columns = images.permute(0, 2, 3, 1).reshape(batch, -1).T.contiguous()
     moved = grid.convolve(grid.blocks(kernel), columns)
-    return moved.reshape(high, wide, len(kernel), batch).permute(3, 2, 0, 1)
+    return moved.T.reshape(batch, high, wide, len(kernel)).permute(0, 3, 1, 2)
 
 
 def direct(images: Tensor, kernel: Tensor) -> Tensor:

@@ -93,16 +93,20 @@ class Record(Sized):
         return self
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any, *, biases: bool = False) -> bool:
     """Whether two records of weights, or tuples that hold some, agree by value in every field but the biases.
 
-    This is what decides W and every bound, so that what was computed of one serves for the other.
+    This is what decides W and every bound, so that what was computed of one serves for the other. With `biases` they
+    must agree as well, and then both are one function.
     """
     if isinstance(one, tuple):
-        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+        pairs = zip(one, other, strict=True) if type(one) is type(other) and len(one) == len(other) else None
+        return pairs is not None and all(same(a, b, biases=biases) for a, b in pairs)
     if is_dataclass(one):
-        compared = [f.name for f in fields(one) if f.name not in ("bz", "by")]
-        return type(one) is type(other) and all(same(getattr(one, name), getattr(other, name)) for name in compared)
+        names = [f.name for f in fields(one) if biases or f.name not in ("bz", "by")]
+        return type(one) is type(other) and all(
+            same(getattr(one, name), getattr(other, name), biases=biases) for name in names
+        )
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
     return type(one) is type(other) and bool(one == other)

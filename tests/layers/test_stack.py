@@ -1,0 +1,97 @@
+"""Stacks as networks: trained, certified, copied and moved, with every layer that there is."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import lben
+from lben.data import embedded_mnist as embedded
+from lben.train import CrossEntropy, TrainConfig, fit
+
+
+def deep() -> lben.Sequential:
+    """Digits through explicit convolutions, an equilibrium of images, a matrix and an equilibrium of features."""
+    return lben.Sequential(
+        lben.Normalize(0.1307, 0.3081),
+        lben.SpaceToDepth(4),
+        lben.ConvSLL(16, 8),
+        lben.ConvSandwich(16, 8),
+        lben.ImageLBEN(8, 6, 8, gamma=1.0, skip="identity", solver=lben.PeacemanRachford(tolerance=1e-2)),
+        lben.MaxMin(),
+        nn.Flatten(),
+        nn.Linear(8 * 49, 24),
+        lben.SLL(24),
+        lben.Sandwich(24, 20),
+        lben.LBEN(20, 16, 10, gamma=2.0, solver=lben.PeacemanRachford(tolerance=1e-2)),
+        in_shape=(1, 28, 28),
+    )
+
+
+@pytest.fixture(scope="module")
+def trained() -> lben.Sequential:
+    torch.manual_seed(0)
+    net = deep()
+    config = TrainConfig(epochs=2, batch_size=100, learning_rate=5e-3, loss=CrossEntropy(margin=0.5))
+    history = fit(net, embedded(), config)
+    assert history[-1].test_error < 0.15
+    for part in net.modules():
+        if isinstance(part, lben.LBEN | lben.ImageLBEN):
+            part.solver = lben.PeacemanRachford(tolerance=1e-6)
+    return net.eval()
+
+
+def test_a_deep_network_that_was_trained_is_proved(trained: lben.Sequential) -> None:
+    certificate = lben.certify(trained, domain="pixels", rigorous=True)
+    assert certificate
+    assert certificate.rigorous
+    x = embedded().test_images[:40].float().reshape(-1, 1, 28, 28) / 255
+    below = lben.lipschitz_lower_bound(trained, x[:16], restarts=3, steps=10, domain="pixels")
+    tight = lben.tightest_bound(trained, domain="pixels")
+    assert below.proved
+    assert below.value <= (tight.gamma or 0) <= (certificate.gamma or 0) == pytest.approx(trained.bound("pixels"))
+
+
+def test_no_attack_breaks_a_radius_of_a_deep_network(trained: lben.Sequential) -> None:
+    data = embedded()
+    x, y = data.test_images[:40].float().reshape(40, -1) / 255, data.test_labels[:40]
+    found = lben.certified_radius(trained, x, y, domain="pixels")
+    assert float((found.radius > 0.05).double().mean()) > 0.5
+    sizes = torch.tensor([0.1, 0.3, 1.0])
+    attacked = lben.attack(trained, x, y, sizes, domain="pixels", steps=10, restarts=1)
+    assert not bool((attacked.success & (found.radius > sizes[:, None])).any())
+    inside = lben.enclose(trained, x)
+    with torch.no_grad():
+        assert bool(((trained(x) - inside.y).abs() <= inside.error + 1e-3).all())
+
+
+def test_copies_are_the_same_function(trained: lben.Sequential) -> None:
+    x = torch.rand(5, 1, 28, 28)
+    other = deep().eval()
+    other.load_state_dict(trained.state_dict())
+    twin, double = copy.deepcopy(trained), copy.deepcopy(trained).double()
+    with torch.no_grad():
+        y = trained(x)
+        assert torch.equal(twin(x), y)
+        assert torch.allclose(other(x), y, atol=1e-2)
+        assert torch.allclose(double(x.double()).float(), y, atol=1e-3)
+    assert double.bound("pixels") == pytest.approx(trained.bound("pixels"), rel=1e-4)
+
+
+def test_gradients_of_a_stack_are_exact() -> None:
+    torch.manual_seed(0)
+    solver = lben.PeacemanRachford(tolerance=1e-13)
+    net = lben.Sequential(
+        lben.SpaceToDepth(2),
+        lben.ConvSLL(4, 2, activation=lben.Tanh()),
+        lben.ImageLBEN(4, 2, 2, gamma=1.0, activation=lben.Tanh(), solver=solver),
+        nn.Flatten(),
+        lben.Sandwich(8, 3, activation=lben.Tanh()),
+        lben.LBEN(3, 4, 2, gamma=1.0, activation=lben.Tanh(), solver=solver),
+        in_shape=(1, 4, 4),
+    ).double()
+    x = torch.randn(2, 1, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(net, (x,), atol=1e-6)
