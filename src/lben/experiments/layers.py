@@ -32,6 +32,7 @@ from lben.experiments.measure import EVALUATION_TOLERANCE, WIDE, relative_second
 from lben.experiments.reading import is_number
 from lben.experiments.running import Outcome, Plan, Task
 from lben.experiments.stacks import Architecture, Kind, exported
+from lben.files import save
 from lben.layers.stack import Sequential
 from lben.networks.base import BaseNetwork
 from lben.progress import Show, bar
@@ -136,6 +137,7 @@ class Layers(Task[Stacked]):
         with bar(self.name, 1, show=progress) as shown:
             shown.line("trained; certified accuracy and attacks are next")
         plain = exported(net.eval(), self.architecture.in_shape)
+        save(plain, folder / "network.safetensors")
         proved = prove(plain, own, bounded=self.kind != "plain", seed=self.config.seed, progress=progress)
         proved = replace(proved, parameters=sum(parameter.numel() for parameter in net.parameters()))
         return Stacked(
