@@ -41,7 +41,8 @@ def test_every_row_trains_and_what_is_proved_of_it_holds(name: str, tmp_path: Pa
     assert result.relative_seconds > 0
     assert run_row(row, some(), tmp_path) == result
     if name == "plain":
-        assert proved.certified is proved.bound is None
+        assert proved.certified is None
+        assert proved.bound is None
         return
     assert proved.certified is not None
     assert proved.bound is not None
@@ -65,7 +66,7 @@ def test_the_bound_holds_between_images(name: str) -> None:
 
 def test_rows_differ_in_their_layers_alone() -> None:
     for dataset in ("svhn", "cifar10"):
-        table = rows(dataset)  # type: ignore[arg-type]
+        table = rows(dataset)
         assert [row.name for row in table] == ["plain", "orthogonium", *OURS[1:]]
         assert len({(row.architecture, json.dumps(row.config.description())) for row in table[:-1]}) == 1
         assert isinstance(table[-1].config.loss, Emma)
@@ -106,7 +107,8 @@ def test_a_run_of_some_rows_goes_on_with_the_others_and_is_reported(tmp_path: Pa
     assert (tmp_path / "report" / "figures" / "certified.svg").is_file()
     with pytest.raises(lben.InvalidInput, match="There is no row 'SLLs', but plain, SLL, mix"):
         run(chosen, some(), tmp_path, only=["SLLs"])
-    for change in ({"architecture": None}, {"config": {}}, {"architecture": {"depth": 3}}):
+    changes: list[dict[str, object]] = [{"architecture": None}, {"config": {}}, {"architecture": {"depth": 3}}]
+    for change in changes:
         file = tmp_path / "mix" / "result.json"
         content = json.loads(file.read_text())
         file.write_text(json.dumps({**content, "row": {**content["row"], **change}}))

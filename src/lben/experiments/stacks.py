@@ -59,8 +59,9 @@ class Architecture:
         features = prod(self.in_shape[1:]) * self.channels // 4
         stages += [nn.Flatten(), *self._head(kind, features)]
         net = nn.Sequential(*stages) if kind == "orthogonium" else Sequential(*stages, in_shape=self.in_shape)
-        # where convolutions are torch's own, a third faster: images keep their channels together
-        return net if kind in ("sandwich", "equilibrium") else net.to(memory_format=torch.channels_last)
+        if kind not in ("sandwich", "equilibrium"):  # where convolutions are torch's own, a third faster
+            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return net
 
     def _head(self, kind: Kind, features: int) -> list[nn.Module]:
         scale = Normalize(0.0, 1 / self.gamma)
@@ -87,17 +88,24 @@ def exported(net: nn.Sequential, in_shape: tuple[int, int, int]) -> Sequential:
 def _plain(stage: nn.Module) -> nn.Module:
     made: nn.Conv2d | nn.Linear
     if isinstance(stage, nn.Conv2d):
-        sizes = (stage.in_channels, stage.out_channels, stage.kernel_size, stage.stride, stage.padding)
-        made = nn.Conv2d(*sizes, stage.dilation, stage.groups, padding_mode=stage.padding_mode)  # type: ignore[arg-type]
+        made = nn.Conv2d(
+            stage.in_channels,
+            stage.out_channels,
+            stage.kernel_size,  # type: ignore[arg-type]
+            stage.stride,  # type: ignore[arg-type]
+            stage.padding,  # type: ignore[arg-type]
+            stage.dilation,  # type: ignore[arg-type]
+            stage.groups,
+            stage.bias is not None,
+            stage.padding_mode,
+        )
     elif isinstance(stage, nn.Linear):
-        made = nn.Linear(stage.in_features, stage.out_features)
+        made = nn.Linear(stage.in_features, stage.out_features, stage.bias is not None)
     else:
         return stage
     with torch.no_grad():
         made.weight.copy_(stage.weight)
-        if stage.bias is None:
-            made.bias = None
-        else:
+        if made.bias is not None and stage.bias is not None:
             made.bias.copy_(stage.bias)
     return made
 
