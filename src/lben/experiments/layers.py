@@ -223,9 +223,10 @@ def margins(architecture: Architecture, radius: float) -> Loss:
 def reproduce(plan: Plan, dataset: Dataset = "svhn", only: Sequence[str] = ()) -> list[Stacked]:
     """Run all rows, or `only` some; a short plan: small networks on the embedded part of MNIST."""
     checks.choice("dataset", dataset, ("svhn", "cifar10"))
-    command = f"lben reproduce layers --dataset {dataset}"
+    command = "lben reproduce layers"
     if plan.short:
         return plan.run(quick(), embedded_mnist(), "Layers, small and on MNIST, quick", command, STUDY, only)
+    command += f" --dataset {dataset}"
     data = svhn(plan.root) if dataset == "svhn" else cifar10(plan.root)
     title = "Layers on " + ("SVHN" if dataset == "svhn" else "CIFAR-10")
     return plan.run(rows(dataset), data, title, command, STUDY, only)

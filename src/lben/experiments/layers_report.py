@@ -24,8 +24,8 @@ def facts(run: Run, results: Sequence[Stacked]) -> list[str]:
     sizes, config = results[0].row["architecture"], results[0].row["config"]
     attacked = " or ".join(f"{count:,}" for count in sorted({result.proved.attacked_images for result in results}))
     found += [
-        f"One architecture: pixels over {sizes['std']:.4g}, space to depth, {sizes['depth'][0]} layers of "
-        f"{sizes['channels']} channels, space to depth, {sizes['depth'][1]} layers of {4 * sizes['channels']} "
+        f"One architecture: pixels over {sizes['std']:.4g}, space to depth, {_layers(sizes['depth'][0])} of "
+        f"{sizes['channels']} channels, space to depth, {_layers(sizes['depth'][1])} of {4 * sizes['channels']} "
         f"channels, {sizes['hidden']} hidden units, logits; bounded by {sizes['gamma']:.4g} from normalised images to "
         "logits, but for the plain one. A layer that is an equilibrium stands once for all of its scale. All rows have "
         f"the same {config['epochs']} epochs, seed, optimizer and batches; the loss is {config['loss']}, but where a "
@@ -33,10 +33,15 @@ def facts(run: Run, results: Sequence[Stacked]) -> list[str]:
         "Radii are in the l2 norm and in pixels of [0, 1]. What is certified is proved from the weights alone, on all "
         "test images, with the solver's error and all rounding accounted for; layers of other packages are read as the "
         "plain convolutions and matrices that they compute, of which the true norm counts. The attack takes 20 steps "
-        f"of projected gradient, on the first {attacked} test images.",
+        f"of projected gradient, on the first {attacked} test images alone: what it leaves may lie below what is "
+        "proved of all.",
         "The cost is that of a training step, which took turns with the plain network's.",
     ]
     return found
+
+
+def _layers(count: int) -> str:
+    return "one layer" if count == 1 else f"{count} layers"
 
 
 def tables(results: Sequence[Stacked]) -> list[Table]:
