@@ -13,9 +13,11 @@ import pytest
 
 import lben
 from lben.experiments.mnist import quick, rows
+from lben.experiments.page import NONE
 from lben.experiments.regions import reproduce_regions
-from lben.experiments.report import NONE, write_report
-from lben.experiments.study import read_run, run
+from lben.experiments.report import write_report
+from lben.experiments.running import run
+from lben.experiments.study import read_run
 from tests.problems import few_images
 
 FIGURES = ("error-against-lipschitz", "attacks", "training", "regions")

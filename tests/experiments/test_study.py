@@ -25,7 +25,8 @@ from lben.experiments import svhn
 from lben.experiments.mnist import Equilibrium, quick, reproduce, rows
 from lben.experiments.regions import read_regions, reproduce_regions
 from lben.experiments.report import write_report
-from lben.experiments.study import Plan, Result, Row, read_run, run, run_row, slug
+from lben.experiments.running import Plan, run, run_row, slug
+from lben.experiments.study import Result, Row, read_run
 from tests.problems import ROOT, few_images
 
 
@@ -130,7 +131,7 @@ import sys
 sys.path.insert(0, {root!r})
 from tests.problems import few_images
 from tests.experiments.test_study import small
-from lben.experiments.study import run
+from lben.experiments.running import run
 chosen = [row for row in small(hidden=5) if row.name in ("MON", "plain")]
 run(chosen, few_images(100, 20), {folder!r}, title="Two", jobs=2, progress=True)
 """

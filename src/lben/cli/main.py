@@ -20,7 +20,7 @@ reproduce = typer.Typer(help="Run the paper's experiments again.", no_args_is_he
 app.add_typer(reproduce, name="reproduce")
 for command in (networks.train, networks.evaluate, networks.certify, networks.attack, studies.report):
     app.command()(command)
-for command in (studies.mnist, studies.svhn, studies.regions):
+for command in (studies.mnist, studies.svhn, studies.layers, studies.regions):
     reproduce.command()(command)
 
 

@@ -13,13 +13,15 @@ from rich.console import Console
 import lben
 from lben import checks
 from lben.cli.common import DataFolder, Seed, say
+from lben.experiments import layers as layers_study
 from lben.experiments import mnist as mnist_study
 from lben.experiments import svhn as svhn_study
 from lben.experiments.figures import draw_regions
+from lben.experiments.layers import Dataset
 from lben.experiments.mnist import Recipe
 from lben.experiments.regions import reproduce_regions
 from lben.experiments.report import write_report
-from lben.experiments.study import Plan
+from lben.experiments.running import Plan
 
 Quick = Annotated[bool, typer.Option("--quick", help="Few epochs on the embedded images: some minutes.")]
 Jobs = Annotated[int | None, typer.Option(help="Rows side by side, one core each.", show_default="all cores")]
@@ -73,6 +75,29 @@ def svhn(
     folder = Path("runs", "svhn" + "-third" * third + "-quick" * quick) if run is None else run
     plan = _plan(folder, quick, seed, jobs, cluster, data)
     _reproduce(lambda: svhn_study.reproduce(plan, part=third), folder)
+
+
+def layers(
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="The folder of the run; runs/layers-DATASET, or -quick, if not given.", show_default=False),
+    ] = None,
+    dataset: Annotated[Dataset, typer.Option(help="The images to train on.")] = "svhn",
+    only: Annotated[list[str] | None, typer.Option(help="The name of a row to run now; may be repeated.")] = None,
+    data: DataFolder = None,
+    seed: Seed = 0,
+    quick: Quick = False,
+    jobs: Jobs = 1,
+    cluster: Cluster = None,
+) -> None:
+    """The study of depth: one architecture, its layers exchanged, trained alike, certified and attacked.
+
+    What is done already is not done again: after an interruption, give the same command. --quick trains small networks
+    on the embedded digits of MNIST, to see that all works. One row of orthogonium's layers needs that package.
+    """
+    folder = Path("runs", "layers-quick" if quick else f"layers-{dataset}") if run is None else run
+    plan = _plan(folder, quick, seed, jobs, cluster, data)
+    _reproduce(lambda: layers_study.reproduce(plan, dataset, only or ()), folder)
 
 
 def _plan(folder: Path, quick: bool, seed: int, jobs: int | None, cluster: str | None, data: Path | None) -> Plan:

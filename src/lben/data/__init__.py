@@ -2,17 +2,22 @@
 
 from lben.data.records import ImageData, RegressionData, pixels
 from lben.data.sources import (
+    CIFAR10_MEAN,
+    CIFAR10_STD,
     ENVIRONMENT,
     MNIST_MEAN,
     MNIST_STD,
     SVHN_MEAN,
     SVHN_STD,
+    cifar10,
     embedded_mnist,
     mnist,
     svhn,
 )
 
 __all__ = [
+    "CIFAR10_MEAN",
+    "CIFAR10_STD",
     "ENVIRONMENT",
     "MNIST_MEAN",
     "MNIST_STD",
@@ -20,6 +25,7 @@ __all__ = [
     "SVHN_STD",
     "ImageData",
     "RegressionData",
+    "cifar10",
     "embedded_mnist",
     "mnist",
     "pixels",

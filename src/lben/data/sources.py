@@ -6,8 +6,9 @@ import gzip
 import hashlib
 import math
 import os
+import tarfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from lben.extras import need
 
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 SVHN_MEAN, SVHN_STD = 0.4514, 0.1993
-"""Of the pixels, in [0, 1], of the whole training sets; for SVHN of all colours together, so that one length is one."""
+CIFAR10_MEAN, CIFAR10_STD = 0.4734, 0.2516
+"""Of the pixels, in [0, 1], of the whole training sets; of all colours together, so that one length is one."""
 
 ENVIRONMENT = "LBEN_DATA"
 """The environment variable that names the folder with the data sets."""
@@ -34,9 +36,18 @@ _MNIST = {  # SHA-256 of the files as they are inside their gzip containers, whi
 }
 _LARGEST_IDX = 16 + 60_000 * 784
 _SVHN = {"train_32x32.mat": 73_257, "test_32x32.mat": 26_032}  # and how many images each holds
+_CIFAR10 = {**{f"data_batch_{number}.bin": 10_000 for number in range(1, 6)}, "test_batch.bin": 10_000}
+_CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
+_CIFAR10_ROW = 1 + 3 * 32 * 32  # bytes: the class, then the pixels, colour by colour
+_FOLDERS = {
+    "mnist": ("mnist", "MNIST/raw"),
+    "svhn": ("svhn", "SVHN/raw"),
+    "cifar10": ("cifar10", "cifar-10-batches-bin"),
+}
 _MIRRORS = {
     "mnist": ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
     "svhn": ("http://ufldl.stanford.edu/housenumbers/",),
+    "cifar10": ("https://www.cs.toronto.edu/~kriz/",),
 }
 
 
@@ -61,7 +72,7 @@ def mnist(root: str | Path | None = None) -> ImageData:
     They are looked for in `root` alone if it is given, else in the folder that the environment variable LBEN_DATA names
     and in the user's cache (each also in its subfolders `mnist` and `MNIST/raw`); else they are downloaded to there.
     """
-    files = _find("mnist", _MNIST, root, suffix=".gz")
+    files = _find("mnist", [_MNIST], root, suffix=".gz")
     parts = {name: _idx(path, _MNIST[name]) for name, path in files.items()}
     images = {part: parts[f"{part}-images-idx3-ubyte"].reshape(-1, 784) for part in ("train", "t10k")}
     labels = {part: parts[f"{part}-labels-idx1-ubyte"].to(torch.int64) for part in ("train", "t10k")}
@@ -73,40 +84,55 @@ def svhn(root: str | Path | None = None) -> ImageData:
 
     They are found as those of `mnist` are, in subfolders `svhn`.
     """
-    files = _find("svhn", _SVHN, root)
+    files = _find("svhn", [_SVHN], root)
     (train_images, train_labels), (test_images, test_labels) = (_mat(files[name], _SVHN[name]) for name in _SVHN)
     return ImageData(train_images, train_labels, test_images, test_labels)
 
 
-def _find(dataset: str, names: Mapping[str, object], root: str | Path | None, suffix: str = "") -> dict[str, Path]:
-    """A path for every name, from the first folder that has them all; downloaded where none has."""
+def cifar10(root: str | Path | None = None) -> ImageData:
+    """CIFAR-10, from `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`, or the official archive of them.
+
+    50,000 train and 10,000 test images, rows of 3 x 32 x 32 bytes, colour by colour. They are found as those of `mnist`
+    are, in subfolders `cifar10` and `cifar-10-batches-bin`; the archive, `cifar-10-binary.tar.gz`, is read as it is.
+    """
+    files = _find("cifar10", [_CIFAR10, [_CIFAR10_ARCHIVE]], root)
+    contents = _packed(files[_CIFAR10_ARCHIVE]) if _CIFAR10_ARCHIVE in files else _unpacked(files)
+    images, labels = zip(*(_batch(name, *contents[name]) for name in _CIFAR10), strict=True)
+    return ImageData(torch.cat(images[:-1]), torch.cat(labels[:-1]), images[-1], labels[-1])
+
+
+def _find(dataset: str, choices: list[Iterable[str]], root: str | Path | None, suffix: str = "") -> dict[str, Path]:
+    """A path for every name of one of the choices, from the first folder that has them; else the last, downloaded."""
     if root is not None:
         if not isinstance(root, str | Path) or not Path(root).is_dir():
             raise InvalidInput(f"The data folder {str(root)!r} is not a folder.")
-        found = _look(dataset, names, root)
+        found = _look(dataset, choices, root)
         if found is None:
             either = f", or the same with {suffix}," if suffix else ""
+            words = ", or ".join(", ".join(names) for names in choices)
             raise DataNotFound(
-                f"{str(root)!r} does not hold {dataset.upper()}: {', '.join(names)}{either} were looked for there and "
-                f"in its subfolders {dataset} and {dataset.upper()}/raw."
+                f"{str(root)!r} does not hold {dataset.upper()}: {words}{either} were looked for there and "
+                f"in its subfolders {' and '.join(_FOLDERS[dataset])}."
             )
         return found
     named = os.environ.get(ENVIRONMENT)
-    found = _look(dataset, names, named) if named else None
+    found = _look(dataset, choices, named) if named else None
     if found is not None:
         return found
     pooch = need("pooch", f"To download {dataset.upper()}", extra="experiments")
     cache = Path(pooch.os_cache("lben"))
-    found = _look(dataset, names, cache)
-    return found or {name: _download(pooch, dataset, name + suffix, cache / dataset) for name in names}
+    found = _look(dataset, choices, cache)
+    return found or {name: _download(pooch, dataset, name + suffix, cache / dataset) for name in choices[-1]}
 
 
-def _look(dataset: str, names: Mapping[str, object], base: str | Path) -> dict[str, Path] | None:
-    """A path for every name in this folder or one of its subfolders; None if none has them all."""
-    for folder in (Path(base), Path(base) / dataset, Path(base) / dataset.upper() / "raw"):
-        found = {name: path for name in names for path in (folder / name, folder / f"{name}.gz") if path.is_file()}
-        if len(found) == len(names):
-            return found
+def _look(dataset: str, choices: list[Iterable[str]], base: str | Path) -> dict[str, Path] | None:
+    """A path for every name of one choice in this folder or one of its subfolders; None if none has them all."""
+    for names in choices:
+        for folder in (Path(base), *(Path(base, inside) for inside in _FOLDERS[dataset])):
+            paths = {name: (folder / name, folder / f"{name}.gz") for name in names}
+            found = {name: path for name, both in paths.items() for path in both if path.is_file()}
+            if len(found) == len(paths):
+                return found
     return None
 
 
@@ -185,3 +211,46 @@ def _mat(path: Path, count: int) -> tuple[Tensor, Tensor]:
         raise InvalidFile(f"{path} should hold labels from 1 to 10, but has {labels.min()} to {labels.max()}.")
     rows = np.ascontiguousarray(images.transpose(3, 2, 0, 1)).reshape(count, -1)
     return torch.from_numpy(rows), torch.from_numpy(labels % 10)
+
+
+def _unpacked(files: dict[str, Path]) -> dict[str, tuple[Path, bytes]]:
+    """The content of each file, and at most one byte more than it should have."""
+    contents = {}
+    for name, path in files.items():
+        try:
+            with path.open("rb") as file:
+                contents[name] = path, file.read(_CIFAR10[name] * _CIFAR10_ROW + 1)
+        except OSError as error:
+            raise InvalidFile(f"{path} cannot be read ({error}).") from error
+    return contents
+
+
+def _packed(archive: Path) -> dict[str, tuple[Path, bytes]]:
+    """The same from the archive, of which nothing is written to disk."""
+    contents = {}
+    try:
+        with tarfile.open(archive, "r:gz") as opened:
+            for member in opened:
+                name = Path(member.name).name
+                file = opened.extractfile(member) if name in _CIFAR10 else None
+                if file is not None:
+                    contents[name] = archive, file.read(_CIFAR10[name] * _CIFAR10_ROW + 1)
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise InvalidFile(f"{archive} cannot be read: it is truncated or damaged ({error}).") from error
+    missing = [name for name in _CIFAR10 if name not in contents]
+    if missing:
+        raise InvalidFile(f"{archive} does not hold {missing[0]}: remove or replace it.")
+    return contents
+
+
+def _batch(name: str, path: Path, content: bytes) -> tuple[Tensor, Tensor]:
+    """Images and labels of a file of CIFAR-10, rows of a label and 3 x 32 x 32 pixels."""
+    words = f"{path}" if path.name == name else f"{name} in {path}"
+    size = _CIFAR10[name] * _CIFAR10_ROW
+    if len(content) != size:
+        found = f"{len(content):,}" if len(content) < size else "more"
+        raise InvalidFile(f"{words} should have {size:,} bytes, but has {found}: it is truncated or damaged.")
+    rows = torch.from_numpy(np.frombuffer(content, np.uint8).reshape(-1, _CIFAR10_ROW).copy())
+    if int(rows[:, 0].max()) > 9:
+        raise InvalidFile(f"{words} should hold labels from 0 to 9, but has {int(rows[:, 0].max())}.")
+    return rows[:, 1:].contiguous(), rows[:, 0].to(torch.int64)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lben.disk import make_folder, write_bytes
+from lben.experiments.layers import Stacked
 from lben.experiments.regions import Regions
+from lben.experiments.running import Outcome
 from lben.experiments.study import Result
 from lben.extras import need
 
@@ -26,6 +28,14 @@ _STYLE = {
     "legend.frameon": False,
 }
 _BOUNDED = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#c8b800")
+_STACKED = {
+    "plain": ("#666666", "X"),
+    "orthogonium": ("#d94801", "D"),
+    "SLL": ("#414487", "o"),
+    "sandwich": ("#2a788e", "s"),
+    "equilibrium": ("#22a884", "^"),
+    "mix": ("#440154", "P"),
+}
 _MARGIN = ("#7f2704", "#d94801", "#f16913", "#fdae6b")
 
 
@@ -38,13 +48,15 @@ class Look:
     line: str = "-"
 
 
-def looks(results: Sequence[Result]) -> dict[str, Look]:
+def looks(results: Sequence[Outcome]) -> dict[str, Look]:
     """A look for every row, by its family: networks with a bound by construction are round, from purple to yellow."""
     bounded, margin = cycle(_BOUNDED), cycle(_MARGIN)
     chosen: dict[str, Look] = {}
     for result in results:
         name, model = result.row["name"], result.row["model"]
-        if name == "MON":
+        if model in _STACKED:
+            chosen[name] = Look(*_STACKED[model], "-" if name == model else "--")
+        elif name == "MON":
             chosen[name] = Look("#000000", "s", "--")
         elif name == "UNC":
             chosen[name] = Look("#cc79a7", "^", "--")
@@ -121,7 +133,7 @@ def _proved(result: Result) -> list[float]:
     return [100 * error for error in measured.certified_error]
 
 
-def draw_training(results: Sequence[Result], folder: Path) -> list[Path]:
+def draw_training(results: Sequence[Outcome], folder: Path) -> list[Path]:
     """Figure `mnist_training`: training and test error by epoch."""
     with _figure(11.0, 4.4) as figure:
         panels = figure.subplots(1, 2)
@@ -138,6 +150,25 @@ def draw_training(results: Sequence[Result], folder: Path) -> list[Path]:
             axes.set_ylabel(f"{title} error, %")
         _legend(figure, panels[1])
         return _write(figure, folder, "training")
+
+
+def draw_certified(results: Sequence[Stacked], folder: Path) -> list[Path]:
+    """What is proved of each kind of layer, and what an attack leaves, against the size of the change."""
+    with _figure(8.0, 4.6) as figure:
+        axes = figure.subplots()
+        for result in results:
+            look, proved = looks(results)[result.row["name"]], result.proved
+            shares, style = [1 - proved.error, *(proved.certified or ())], {"marker": look.marker, "color": look.colour}
+            certified = [100 * share for share in shares]
+            sizes = [0.0, *proved.radii][: len(certified)]
+            axes.plot(sizes, certified, look.line, label=result.row["name"], **style)
+            attacked = [100 * share for share in proved.attacked]
+            axes.plot(proved.radii, attacked, fillstyle="none", linestyle="none", **style)
+        axes.set_xlabel("size of the change, l2, in pixels of [0, 1]")
+        axes.set_ylabel("accuracy on test images, %")
+        axes.set_ylim(0, 100)
+        _legend(figure, axes)
+        return _write(figure, folder, "certified")
 
 
 def draw_regions(found: Regions, folder: Path) -> list[Path]:

@@ -15,7 +15,8 @@ from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, mnist
 from lben.errors import InvalidInput
 from lben.experiments.measure import TRAINING_TOLERANCE
 from lben.experiments.regions import reproduce_regions
-from lben.experiments.study import Plan, Published, Result, Row, start_from
+from lben.experiments.running import Plan
+from lben.experiments.study import Published, Result, Row, start_from
 from lben.networks.base import BaseNetwork
 from lben.networks.dense import LBEN, MON, EquilibriumNetwork, UnconstrainedEN
 from lben.normalize import Normalize

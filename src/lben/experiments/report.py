@@ -1,85 +1,38 @@
-"""The report of a run: one page in HTML that needs nothing else, one in Markdown, and the figures beside them."""
+"""The report of a run: what it says of the paper's rows, or of another study, as pages with the figures beside them."""
 
 from __future__ import annotations
 
-import base64
-import html
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lben.attacks import PAPER_IMAGES
-from lben.disk import make_folder, write_bytes
-from lben.experiments import figures
+from lben.disk import make_folder
+from lben.experiments import figures, layers_report
+from lben.experiments.layers import STUDY, Stacked
+from lben.experiments.page import NONE, Picture, Table, percent, write_pages
 from lben.experiments.regions import read_regions
-from lben.experiments.study import Result, Run, read_run
-
-NONE = "–"
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #111; background: #fff; max-width: 72rem; margin: 2rem auto;
-  padding: 0 1rem; }
-h1, h2 { line-height: 1.2; } h2 { margin-top: 2.5rem; }
-.table { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
-th { font-weight: 600; border-bottom-color: #999; } thead th[colspan] { text-align: center; }
-th:first-child, td:first-child { text-align: left; }
-figure { margin: 2rem 0; } figure img { max-width: 100%; height: auto; }
-figcaption { font-size: .9rem; color: #333; max-width: 60rem; } code { background: #f3f3f3; padding: 0 .25rem; }
-@media print { body { margin: 0; max-width: none; font-size: 11px; } table { font-size: 9px; }
-  th, td { padding: .1rem .25rem; } figure, table { break-inside: avoid; } }
-"""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table with headings of two levels: for each group its columns."""
-
-    title: str
-    groups: list[tuple[str, list[str]]]
-    rows: list[list[str]]
-
-    def markdown(self) -> str:
-        heads = [f"{group} {column}".strip() for group, columns in self.groups for column in columns]
-        lines = [heads, [":---"] + ["---:"] * (len(heads) - 1), *self.rows]
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-    def html(self) -> str:
-        top = "".join(f'<th colspan="{len(columns)}">{html.escape(group)}</th>' for group, columns in self.groups)
-        below = "".join(f"<th>{html.escape(column)}</th>" for _, columns in self.groups for column in columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in self.rows
-        )
-        return (
-            f'<div class="table"><table><thead><tr>{top}</tr><tr>{below}</tr></thead>\n'
-            f"<tbody>{body}</tbody></table></div>"
-        )
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure on the page: its vector file, what it says, and the same in short for those who do not see it."""
-
-    file: Path
-    short: str
-    caption: str
+from lben.experiments.running import Run, read_description, read_results
+from lben.experiments.study import Result, read_run
 
 
 def write_report(folder: str | Path) -> list[Path]:
     """Write `report/index.html`, `report/index.md` and the figures of a run, finished or not; returns the pages."""
-    run, results = read_run(folder)
-    target = Path(folder) / "report"
+    run, target = read_description(folder), Path(folder) / "report"
     make_folder(target)
-    tables = [_beside_the_paper(results), _beyond_the_paper(results), _equilibria(results)] if results else []
-    pictures = _pictures(Path(folder), results, target)
-    missing = len(run.rows) - len(results)
-    facts = _facts(run, results)
+    if run.study == STUDY:
+        stacked = read_results(folder, run, Stacked)
+        facts, tables = layers_report.facts(run, stacked), layers_report.tables(stacked)
+        pictures = layers_report.pictures(stacked, target / "figures")
+        done = len(stacked)
+    else:
+        _, results = read_run(folder)
+        facts, done = _facts(run, results), len(results)
+        tables = [_beside_the_paper(results), _beyond_the_paper(results), _equilibria(results)] if results else []
+        pictures = _pictures(Path(folder), results, target)
+    missing = len(run.rows) - done
     if missing:
         facts.insert(0, f"{missing} of {len(run.rows)} rows are not finished: the command goes on with them.")
-    pages = [target / "index.html", target / "index.md"]
-    write_bytes(pages[0], _html(run.title, facts, tables, pictures).encode())
-    write_bytes(pages[1], _markdown(run.title, facts, tables, pictures).encode())
-    return pages
+    return write_pages(target, run.title, facts, tables, pictures)
 
 
 def _facts(run: Run, results: Sequence[Result]) -> list[str]:
@@ -138,11 +91,11 @@ def _beside_the_paper(results: Sequence[Result]) -> Table:
             [
                 result.row["name"],
                 _number(p.error, 2),
-                _percent(m.error),
+                percent(m.error),
                 _number(p.attacked_5, 1),
-                _percent(m.paper_attacked[0], 1),
+                percent(m.paper_attacked[0], 1),
                 _number(p.attacked_10, 1),
-                _percent(m.paper_attacked[1], 1),
+                percent(m.paper_attacked[1], 1),
                 _significant(p.upper),
                 _significant(m.upper),
                 _significant(p.lower),
@@ -166,8 +119,8 @@ def _beyond_the_paper(results: Sequence[Result]) -> Table:
     rows = []
     for result in results:
         m = result.measured
-        certified = [NONE] * len(radii) if m.certified is None else [_percent(share) for share in m.certified]
-        attacked = [_percent(m.multi_step[m.sizes.index(size)], 1) for size in (5.0, 10.0)]
+        certified = [NONE] * len(radii) if m.certified is None else [percent(share) for share in m.certified]
+        attacked = [percent(m.multi_step[m.sizes.index(size)], 1) for size in (5.0, 10.0)]
         cost = [f"{result.relative_seconds:.1f}"]
         tight = [_significant(m.tight), _share(m.lower, m.tight)]
         rows.append([result.row["name"], *tight, *certified, *attacked, *cost])
@@ -252,43 +205,6 @@ def _last(results: Sequence[Result]) -> str:
 
 def _listed(counts: set[int]) -> str:
     return " or ".join(f"{count:,}" for count in sorted(counts))
-
-
-def _markdown(title: str, facts: list[str], tables: list[Table], pictures: list[Picture]) -> str:
-    parts = [f"# {title}", *facts]
-    for table in tables:
-        parts += [f"## {table.title}", table.markdown()]
-    parts.append("## Figures")
-    parts += [f"![{p.short}](figures/{p.file.name})\n\n{p.caption}" for p in pictures]
-    return "\n\n".join(parts) + "\n"
-
-
-def _html(title: str, facts: list[str], tables: list[Table], pictures: list[Picture]) -> str:
-    body = [f"<h1>{html.escape(title)}</h1>", *(f"<p>{_code(html.escape(fact))}</p>" for fact in facts)]
-    body += [f"<h2>{html.escape(table.title)}</h2>\n{table.html()}" for table in tables]
-    body.append("<h2>Figures</h2>")
-    for picture in pictures:
-        content = base64.b64encode(picture.file.read_bytes()).decode()
-        body.append(
-            f'<figure><img alt="{html.escape(picture.short)}" src="data:image/svg+xml;base64,{content}">'
-            f"<figcaption>{html.escape(picture.caption)}</figcaption></figure>"
-        )
-    head = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>"
-    )
-    return "\n".join([head, "<body>", *body, "</body></html>"]) + "\n"
-
-
-def _code(text: str) -> str:
-    """Words between backticks as code."""
-    pieces = text.split("`")
-    return "".join(f"<code>{piece}</code>" if k % 2 else piece for k, piece in enumerate(pieces))
-
-
-def _percent(share: float, digits: int = 2) -> str:
-    return f"{100 * share:.{digits}f}"
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -1,37 +1,27 @@
-"""A study: rows that are trained, certified and attacked alone, side by side or on a cluster, and that resume."""
+"""The paper's studies: rows that are trained, certified and attacked, beside what the paper reports of them."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import platform
 import statistics
 import time
-import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timezone
-from functools import partial
-from importlib.metadata import version
+from abc import abstractmethod
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
 
 from lben.baselines import FeedForward
 from lben.data import ImageData
-from lben.disk import make_folder, write_bytes
-from lben.errors import InvalidFile, InvalidInput
 from lben.experiments.measure import EVALUATION_TOLERANCE, RADII, Measured, measure, relative_seconds
-from lben.experiments.reading import is_number, read_record, record
-from lben.extras import need
+from lben.experiments.reading import record
+from lben.experiments.running import Outcome, Run, Task, read_description, read_results
 from lben.files import save
 from lben.networks.base import BaseNetwork
 from lben.progress import Show, bar
 from lben.solvers.peaceman_rachford import PeacemanRachford
-from lben.train import Epoch, TrainConfig, fit
+from lben.train import Epoch, fit
 
 
 @dataclass(frozen=True)
@@ -45,16 +35,38 @@ class Published:
     lower: float | None = None
 
 
+@dataclass(frozen=True)
+class Result(Outcome):
+    """What is known of one row, and what was measured."""
+
+    measured: Measured
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.published  # noqa: B018 (raises where it is no such thing)
+
+    @property
+    def error(self) -> float:
+        return self.measured.error
+
+    @property
+    def published(self) -> Published:
+        """What the paper reports."""
+        return record(Published, self.row.get("published") or {})
+
+
 @dataclass(frozen=True, kw_only=True)
-class Row(ABC):
+class Row(Task[Result]):
     """One model of a study: what it is, how it is trained, and what the paper reports of it."""
 
-    name: str
-    config: TrainConfig
     gamma: float | None = None
     hidden: int = 80
     published: Published | None = None
     radii: tuple[float, ...] = RADII
+
+    @property
+    def outcome(self) -> type[Result]:
+        return Result
 
     @abstractmethod
     def network(self) -> BaseNetwork | FeedForward:
@@ -85,190 +97,33 @@ class Row(ABC):
             "config": self.config.description(),
         }
 
-
-R = TypeVar("R", bound=Row)
-
-
-@dataclass(frozen=True)
-class Result:
-    """What is known of one row: what it is, what was measured, its history, and what its training costs.
-
-    seconds: of training, without the look at the test images after each epoch, and of measuring. seconds_per_epoch:
-    the median. relative_seconds: of an epoch, as a multiple of a plain network's.
-    """
-
-    row: dict[str, Any]
-    measured: Measured
-    seconds: float
-    seconds_per_epoch: float
-    relative_seconds: float
-    lost_batches: int
-    history: list[dict[str, Any]]
-
-    def __post_init__(self) -> None:
-        for name in ("name", "model"):
-            if not isinstance(self.row.get(name), str):
-                raise InvalidInput(f"the row has no {name}")
-        self.published  # noqa: B018 (raises where it is no such thing)
-        for epoch in self.history:
-            for name in ("epoch", "train_error", "test_error"):
-                if not is_number(epoch.get(name)):
-                    raise InvalidInput(f"{name} is {epoch.get(name)!r} in the history")
-
-    @property
-    def published(self) -> Published:
-        """What the paper reports."""
-        return record(Published, self.row.get("published") or {})
-
-
-@dataclass(frozen=True)
-class Run:
-    """A folder of results: the command that makes it, when it began, with what, and the rows in their order."""
-
-    title: str
-    command: str
-    seed: int
-    began: str
-    data: str
-    versions: dict[str, str]
-    rows: list[str]
-
-    def __post_init__(self) -> None:
-        for name in self.rows:
-            if name != slug(name) or Path(name).name != name or len(name) > 100:
-                raise InvalidInput(f"{name[:60]!r} is not the folder of a row")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a study is run: into which folder, by how many `jobs` side by side or on which `cluster`, as in `run`.
-
-    root: the folder with its data set. short: little of it, in minutes, to see that all works.
-    """
-
-    folder: str | Path
-    root: str | Path | None = None
-    short: bool = False
-    seed: int = 0
-    jobs: int = 1
-    cluster: str | None = None
-    progress: Show = None
-
-    def run(self, rows: Sequence[Row], data: ImageData, title: str, command: str) -> list[Result]:
-        """Run rows; what is done is not done again."""
-        command += f" --seed {self.seed}" + " --quick" * self.short
-        return run(
-            seeded(rows, self.seed),
-            data,
-            self.folder,
-            title=title,
-            command=command,
-            jobs=self.jobs,
-            cluster=self.cluster,
-            progress=self.progress,
+    def work(self, data: ImageData, folder: Path, *, progress: Show) -> Result:
+        own, net = self.prepare(data), self.network()
+        history = self.train(net, own, folder, progress=progress)
+        trained = time.perf_counter()
+        cost = self.relative_seconds(net, own, history)
+        if isinstance(net, BaseNetwork):
+            net.solver = PeacemanRachford(tolerance=EVALUATION_TOLERANCE)
+            save(net, folder / "network.safetensors")
+        with bar(self.name, 1, show=progress) as shown:
+            shown.line("trained; bounds, certified accuracy and attacks are next")
+        seed = self.config.seed
+        measured = measure(net.eval(), own, gamma=self.gamma, radii=self.radii, seed=seed, progress=progress)
+        return Result(
+            row=self.description(),
+            measured=measured,
+            seconds=sum(epoch.seconds for epoch in history) + time.perf_counter() - trained,
+            seconds_per_epoch=statistics.median(epoch.seconds for epoch in history),
+            relative_seconds=cost,
+            lost_batches=sum(epoch.lost for epoch in history),
+            history=[asdict(epoch) for epoch in history],
         )
-
-
-def run_row(row: Row, data: ImageData, folder: str | Path, *, progress: Show = None) -> Result:
-    """Train, certify and attack one row; what is done already, in `folder`, is not done again."""
-    path = make_folder(folder)
-    file = path / "result.json"
-    if file.is_file():
-        return read_result(file, row)
-    own, net = row.prepare(data), row.network()
-    history = row.train(net, own, path, progress=progress)
-    trained = time.perf_counter()
-    cost = row.relative_seconds(net, own, history)
-    if isinstance(net, BaseNetwork):
-        net.solver = PeacemanRachford(tolerance=EVALUATION_TOLERANCE)
-        save(net, path / "network.safetensors")
-    with bar(row.name, 1, show=progress) as shown:
-        shown.line("trained; bounds, certified accuracy and attacks are next")
-    measured = measure(net.eval(), own, gamma=row.gamma, radii=row.radii, seed=row.config.seed, progress=progress)
-    result = Result(
-        row=row.description(),
-        measured=measured,
-        seconds=sum(epoch.seconds for epoch in history) + time.perf_counter() - trained,
-        seconds_per_epoch=statistics.median(epoch.seconds for epoch in history),
-        relative_seconds=cost,
-        lost_batches=sum(epoch.lost for epoch in history),
-        history=[asdict(epoch) for epoch in history],
-    )
-    write_bytes(file, (json.dumps(asdict(result), indent=1) + "\n").encode())
-    return result
-
-
-def read_result(file: Path, row: Row | None = None) -> Result:
-    """The result in a file; with `row`, only if it is of that row."""
-    again = "is not the result of a row: remove it, and the run makes it again"
-    result = read_record(file, partial(record, Result), again)
-    if row is not None and result.row != json.loads(json.dumps(row.description())):
-        raise InvalidFile(f"{file} belongs to a run with other options: use another folder.")
-    return result
-
-
-def run(
-    rows: Sequence[Row],
-    data: ImageData,
-    folder: str | Path,
-    *,
-    title: str = "Study",
-    command: str = "",
-    jobs: int = 1,
-    cluster: str | None = None,
-    progress: Show = None,
-) -> list[Result]:
-    """Run rows, `jobs` of them side by side; every row has a folder of its own and resumes by itself.
-
-    progress: as in `fit`; rows side by side show lines alone, and those on a cluster write them to its workers' logs.
-    cluster: the address of a Dask scheduler whose workers take the rows instead. They must have one thread each and
-    reach `folder` under the same path.
-    """
-    names = [slug(row.name) for row in rows]
-    if not rows or len(set(names)) < len(names):
-        raise InvalidInput(
-            f"A run needs rows with different names, not {', '.join(row.name for row in rows) or 'none'}."
-        )
-    path = Path(folder).absolute()
-    _begin(path, Run(title, command, rows[0].config.seed, _now(), _describe(data), _versions(), names))
-    tasks = [(row, path / name) for row, name in zip(rows, names, strict=True)]
-    if cluster is None and jobs == 1:
-        return [run_row(row, data, place, progress=progress) for row, place in tasks]
-    lines: Show = "lines" if progress else False
-    work = _on_cluster(tasks, data, cluster, lines) if cluster is not None else _side_by_side(tasks, data, jobs, lines)
-    results: dict[str, Result] = {}
-    with warnings.catch_warnings(), bar(title, len(rows), show=lines) as shown:
-        warnings.filterwarnings("ignore", "A worker stopped", UserWarning)  # joblib renews workers that have grown
-        for name, result in work:
-            results[name] = result
-            error = f"{100 * result.measured.error:.2f} %"
-            shown.line(f"{name} is done, with an error of {error}; {len(results)} of {len(rows)} rows")
-    return [results[row.name] for row in rows]
 
 
 def read_run(folder: str | Path) -> tuple[Run, list[Result]]:
-    """A run and the results that it has so far, in the order of its rows."""
-    if not isinstance(folder, str | Path):
-        raise InvalidInput(f"A run is in a folder, which is named by a path, not by {folder!r}.")
-    path = Path(folder)
-    file = path / "run.json"
-    if not file.is_file():
-        raise InvalidFile(f"{path} is not a run: it has no run.json. `lben reproduce` makes runs.")
-    again = "does not describe a run: remove it, and `lben reproduce` makes it again"
-    description = read_record(file, partial(record, Run), again)
-    results = [path / name / "result.json" for name in description.rows]
-    return description, [read_result(result) for result in results if result.is_file()]
-
-
-def slug(name: str) -> str:
-    """A row's name as a folder."""
-    plain = {"γ": "gamma", "<": "-below-", "∞": "infinity", "=": "-", " ": "-", ",": ""}
-    return "".join(plain.get(letter, letter) for letter in name).lower()
-
-
-def seeded(rows: Iterable[R], seed: int) -> list[R]:
-    """The rows with another seed."""
-    return [replace(row, config=replace(row.config, seed=seed)) for row in rows]
+    """A run of the paper's rows and the results that it has so far, in their order."""
+    run = read_description(folder)
+    return run, read_results(folder, run, Result)
 
 
 def start_from(net: nn.Module, start: nn.Module) -> None:
@@ -276,73 +131,3 @@ def start_from(net: nn.Module, start: nn.Module) -> None:
     with torch.no_grad():
         for name, parameter in start.named_parameters():
             net.get_parameter(name).copy_(parameter)
-
-
-def _begin(path: Path, description: Run) -> None:
-    """Write run.json, or find there that this is the run to go on with."""
-    make_folder(path)
-    if (path / "run.json").is_file():
-        before, _ = read_run(path)
-        if (before.title, before.seed, before.data, before.rows) != (
-            description.title,
-            description.seed,
-            description.data,
-            description.rows,
-        ):
-            raise InvalidFile(f"{path} holds another run ({before.title}, seed {before.seed}): use another folder.")
-        return
-    write_bytes(path / "run.json", (json.dumps(asdict(description), indent=1) + "\n").encode())
-
-
-def _side_by_side(
-    tasks: list[tuple[Row, Path]], data: ImageData, jobs: int, progress: Show
-) -> Iterator[tuple[str, Result]]:
-    joblib = need("joblib", "jobs > 1", extra="experiments")
-    calls = (joblib.delayed(_alone)(row, data, place, progress) for row, place in tasks)
-    done: Iterator[tuple[str, Result]] = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(calls)
-    return done
-
-
-def _on_cluster(
-    tasks: list[tuple[Row, Path]], data: ImageData, address: str, progress: Show
-) -> Iterator[tuple[str, Result]]:
-    distributed = need("distributed", "A cluster", extra="cluster")
-    try:
-        client = distributed.Client(address, timeout="10s")
-    except (OSError, ValueError, asyncio.TimeoutError) as error:
-        raise InvalidInput(f"There is no Dask scheduler at {address!r}: {type(error).__name__}.") from error
-    with client:
-        try:
-            client.wait_for_workers(1, timeout=10)
-        except (OSError, asyncio.TimeoutError) as error:
-            raise InvalidInput(
-                f"No worker serves {address}: start one with `dask worker {address} --nthreads 1`."
-            ) from error
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        if any(worker["nthreads"] > 1 for worker in workers):
-            raise InvalidInput(
-                "Rows draw from torch's one random generator, so two may not share a process: "
-                "start the workers with `dask worker --nthreads 1`."
-            )
-        shared = client.scatter(data, broadcast=True)
-        futures = [client.submit(_alone, row, shared, place, progress, pure=False) for row, place in tasks]
-        for future in distributed.as_completed(futures):
-            yield future.result()
-
-
-def _alone(row: Row, data: ImageData, folder: Path, progress: Show) -> tuple[str, Result]:
-    """One row in a process of its own, on one core."""
-    torch.set_num_threads(1)
-    return row.name, run_row(row, data, folder, progress=progress)
-
-
-def _describe(data: ImageData) -> str:
-    return f"{len(data.train_labels):,} training and {len(data.test_labels):,} test images"
-
-
-def _versions() -> dict[str, str]:
-    return {"lben": version("lben"), "torch": torch.__version__, "Python": platform.python_version()}
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")

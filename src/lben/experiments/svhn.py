@@ -12,7 +12,8 @@ from torch import nn
 from lben.baselines import FeedForward
 from lben.data import MNIST_MEAN, MNIST_STD, SVHN_MEAN, SVHN_STD, ImageData, embedded_mnist, svhn
 from lben.experiments.measure import TRAINING_TOLERANCE, relative_seconds
-from lben.experiments.study import Plan, Published, Result, Row, start_from
+from lben.experiments.running import Plan
+from lben.experiments.study import Published, Result, Row, start_from
 from lben.networks.base import BaseNetwork
 from lben.networks.convolutional import ConvLBEN, ConvMON
 from lben.normalize import Normalize

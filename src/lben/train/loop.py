@@ -15,6 +15,7 @@ from lben import checks
 from lben.disk import make_folder
 from lben.errors import Diverged, InvalidInput, NotConverged, NotFinite
 from lben.progress import Bar, Show, bar
+from lben.train.augment import Augmented
 from lben.train.checkpoint import CHECKPOINT, identity, restore_checkpoint, write_checkpoint, write_history
 from lben.train.judge import Data, Epoch, check, dtype_of, judge
 from lben.train.recipe import TrainConfig
@@ -114,14 +115,16 @@ class _Loop:
         """One pass over the data in an order that seed and epoch decide, and a look at the test samples."""
         config, started = self.config, time.perf_counter()
         last = f", error {self.data.words(history[-1].test_error)}" if history else ""
-        order = torch.randperm(len(self.data), generator=_generator(config.seed, number))
+        generator = _generator(config.seed, number)
+        order = torch.randperm(len(self.data), generator=generator)
+        augmented = Augmented(config.augment, len(self.data), generator)
         torch.manual_seed(_mix(config.seed, number))  # for networks that draw random numbers of their own
         self.net.train()
         totals, lost = torch.zeros(3, dtype=torch.float64), 0  # loss, errors and samples
         for step, index in enumerate(order.split(config.batch_size), number * self.steps):
             for group in self.optimizer.param_groups:
                 group["lr"] = config.rate(step, self.steps)
-            seen = self._step(step, index)
+            seen = self._step(step, index, augmented)
             lost += seen is None
             totals += 0 if seen is None else seen
             loss = "" if seen is None else f", loss {float(seen[0] / seen[2].clamp(min=1)):.3f}"
@@ -155,10 +158,11 @@ class _Loop:
             residual=after.residual,
         )
 
-    def _step(self, step: int, index: Tensor) -> Tensor | None:
+    def _step(self, step: int, index: Tensor, augmented: Augmented) -> Tensor | None:
         """One step of the optimizer: loss, errors and samples of this process, summed; None if the batch is lost."""
         mine = self.workers.share(index)
         x, targets = self.data.batch(mine, dtype_of(self.net))
+        x = augmented(x, mine)
         self.optimizer.zero_grad()
         seen, lost, reason, cause = torch.zeros(3, dtype=torch.float64), False, "", None
         try:

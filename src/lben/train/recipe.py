@@ -4,67 +4,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 from lben import checks
-from lben.data import samples
 from lben.errors import InvalidInput
+from lben.train.augment import Augmentation
 from lben.train.fingerprint import fingerprint
+from lben.train.losses import CrossEntropy, Loss
 
 Schedule = Literal["constant", "step", "one-cycle", "cosine"]
 Optimizer = Literal["adam", "adamw", "sgd"]
 OnLost = Literal["skip", "stop"]
 
 
-class Loss(Protocol):
-    """What is minimised: a number from the network, its outputs and the targets, averaged over the batch."""
-
-    def __call__(self, net: nn.Module, outputs: Tensor, targets: Tensor, /) -> Tensor: ...
-
-
-@dataclass(frozen=True)
-class CrossEntropy:
-    """Cross-entropy; `margin` is subtracted from the logit of the true class, which asks for that much distance."""
-
-    margin: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(checks.number("margin", self.margin)):
-            raise InvalidInput(f"margin must be a finite number, not {self.margin}.")
-
-    def __call__(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
-        if labels.is_floating_point():
-            raise InvalidInput("Cross-entropy is for classes; for regression give loss=lben.train.MeanSquare().")
-        try:
-            if self.margin:
-                logits = logits - self.margin * F.one_hot(labels, logits.shape[-1])
-            return F.cross_entropy(logits, labels)
-        except (IndexError, RuntimeError):
-            samples.check_classes(logits, labels)
-            raise
-
-
-@dataclass(frozen=True)
-class MeanSquare:
-    """The mean square of the differences between outputs and targets."""
-
-    def __call__(self, net: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
-        samples.check_targets(outputs, targets)
-        return F.mse_loss(outputs, targets)
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """How to train.
 
-    loss: CrossEntropy(margin) for classes, MeanSquare() for regression, or a function of network, outputs and targets.
+    loss: CrossEntropy(margin) or Emma(epsilon, bound) for classes, MeanSquare() for regression, or a function of
+        network, outputs and targets.
     schedule: "constant"; "step", by `step_factor` every `step_epochs`; "one-cycle", up for 30 % of the steps and down
         for the rest, `learning_rate` at its peak; "cosine", down from the first step.
     on_lost: what to do with a batch in which the network has no answer (an unconstrained network may lose its
         equilibrium): "skip" it and count it, or "stop".
+    augment: what is done to training images, each epoch anew: None, or "flip", half of them mirrored, left to right.
     """
 
     epochs: int = 10
@@ -78,6 +43,7 @@ class TrainConfig:
     loss: Loss = field(default_factory=CrossEntropy)
     seed: int = 0
     on_lost: OnLost = "skip"
+    augment: Augmentation | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "step_epochs"):
@@ -98,6 +64,8 @@ class TrainConfig:
             ("on_lost", ("skip", "stop")),
         ):
             checks.choice(name, getattr(self, name), kinds)
+        if self.augment is not None:
+            checks.choice("augment", self.augment, ("flip",))
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """The learning rate of a step: a function of its number alone, so that resuming needs no state."""
@@ -118,7 +86,10 @@ class TrainConfig:
 
     def description(self) -> dict[str, Any]:
         """The options as plain values, by which a checkpoint recognises its run."""
-        return {**asdict(self), "loss": fingerprint(self.loss)}
+        known = {**asdict(self), "loss": fingerprint(self.loss)}
+        if self.augment is None:
+            del known["augment"]  # runs from before there was any are the same runs
+        return known
 
 
 def _swing(share: float) -> float:
