@@ -97,6 +97,9 @@ def _after(stage: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(stage(probe).shape[1:])
 
 
+EXPLICIT = (lben.SLL, lben.Sandwich, lben.ConvSLL, lben.ConvSandwich)
+
+
 class Chain:
     """Stages one after another, equilibria without the library's solvers; errors grow as each stage lets them."""
 
@@ -115,8 +118,10 @@ class Chain:
                     growth, y, last, shape = _growth(equilibria), found.y, found.error, (found.y.shape[1],)
                 else:
                     image = y.reshape(len(y), *shape)
-                    sizes = sum(float(p.abs().sum()) for p in stage.parameters()) + 1
-                    growth, last = sizes, 64 * EPS * sizes * (y.abs().amax(dim=1, keepdim=True) + 1)
+                    sizes, unit = sum(float(p.abs().sum()) for p in stage.parameters()) + 1, 64 * EPS
+                    if isinstance(stage, EXPLICIT):  # made of their parameters by inverses and quotients
+                        sizes, unit = 100.0, 1e-12
+                    growth, last = sizes, unit * sizes * (y.abs().amax(dim=1, keepdim=True) + 1)
                     y = stage(image).flatten(1)
                     shape = tuple(stage(image[:1]).shape[1:])
                     last = last.expand_as(y)
@@ -146,14 +151,21 @@ def stacked(r: Random) -> Prey:
         first = (1, 4, 4)
         pool = r.choice((nn.MaxPool2d(2), nn.AvgPool2d(2)))
         block = lben.Residual(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 2, 1))
-        parts = [nn.Conv2d(1, 2, 3, padding=1, stride=r.choice((1, 2))), nn.LeakyReLU(0.3), block, pool, nn.Flatten()]
+        front = r.choice((nn.Conv2d(1, 2, 3, padding=1, stride=r.choice((1, 2))), lben.ConvSandwich(1, 2)))
+        middle = r.choice((nn.LeakyReLU(0.3), lben.ConvSLL(2, 3), lben.MaxMin()))
+        parts = [front, middle, block, pool, nn.Flatten()]
         shape = tuple(nn.Sequential(*parts)(torch.zeros(1, *first)).shape[1:])
     width = shape[0]
     for _ in range(r.randint(1, 2)):
         after = r.randint(2, 4)
         gamma = r.choice((None, 0.5, 2.0))
-        parts.append(r.choice((lben.LBEN(width, 5, after, gamma=gamma), nn.Linear(width, after))))
-        parts.append(r.choice((nn.Tanh(), nn.ReLU(), nn.ELU(), lben.Residual(nn.Linear(after, after), nn.ReLU()))))
+        dense: list[nn.Module] = [lben.LBEN(width, 5, after, gamma=gamma), nn.Linear(width, after)]
+        parts.append(r.choice((*dense, lben.Sandwich(width, after))))
+        parts.append(
+            r.choice(
+                (nn.Tanh(), nn.ReLU(), nn.ELU(), lben.SLL(after), lben.Residual(nn.Linear(after, after), nn.ReLU()))
+            )
+        )
         width = after
     parts.append(lben.LBEN(width, 6, 3, gamma=r.choice((None, 1.0))))
     net = lben.Sequential(*parts, in_shape=first).double().eval()
