@@ -187,3 +187,13 @@ def convolutional(r: Random, tally: Tally, where: str) -> None:
                     lambda c: exact.exactly(network, c.lam, c.gamma),
                 )
     around(r, tally, kind, where, w, network, lam, given)
+
+
+def images(r: Random, tally: Tally, where: str) -> None:
+    w = draws.images(r)
+    assert w.lam is not None
+    network, given = exact.images(w), None
+    if r.random() < 0.5:
+        given = draws.decades(r, w.channels, spread=3.0).repeat(w.pixels) * 10.0 ** r.uniform(-12, 3)
+    around(r, tally, "images", where, w, network, w.metric_diagonal() if given is None else given, given)
+    tightest(tally, "images, tightest", where, w, network)

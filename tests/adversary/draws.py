@@ -186,3 +186,24 @@ def convolution(r: Random, metric: lben.Metric) -> lben.ConvWeights:
     gamma = None if r.random() < 0.2 else 10.0 ** r.uniform(-4, 4)
     geometry = lben.Geometry((channels, high, wide), padding, pool)
     return lben.ConvWeights(T, U, gaussian(r, C), Wo, gaussian(r, p), entries, metric, geometry, gamma)
+
+
+def images(r: Random) -> lben.ImageWeights:
+    """Kernels of a layer of small images, some as large as the image, with I - W near a multiple of I or at random."""
+    c, C, p = r.randint(1, 2), r.randint(1, 2), r.randint(1, 2)
+    high, wide = r.choice(((1, 1), (2, 2), (1, 3), (2, 1), (3, 3), (2, 3)))
+    if high * wide > 4:
+        c = C = p = 1
+    padding = r.choice((0, 0, 1)) if high * wide == 1 else 0
+    full = (high + 2 * padding, wide + 2 * padding)
+
+    def kernel(out: int, into: int) -> Tensor:
+        sides = [r.choice([k for k in (1, 3, size) if k <= size]) for size in full]
+        return gaussian(r, out, into, *sides)
+
+    W = 10.0 ** r.uniform(-3, 0.3) * kernel(C, C) if r.random() < 0.7 else None
+    D = 10.0 ** r.uniform(-6, 3) * kernel(p, c) if r.random() < 0.6 else None
+    U, Wo = 10.0 ** r.uniform(-6, 6) * kernel(C, c), 10.0 ** r.uniform(-6, 6) * kernel(p, C)
+    lam = decades(r, C, spread=r.choice((0.0, 0.5, 3.0))) * 10.0 ** r.uniform(-12, 6)
+    gamma = None if r.random() < 0.2 else 10.0 ** r.uniform(-4, 4)
+    return lben.ImageWeights(W, U, gaussian(r, C), Wo, gaussian(r, p), (c, high, wide), padding, D, lam, gamma)

@@ -239,14 +239,32 @@ def perron_below_one(W: Tensor) -> bool:
 
 def circulant(kernel: Tensor, height: int, width: int) -> Any:
     """A circular convolution of images as a matrix; units by row, column and channel, inputs likewise."""
-    out, into, size, _ = kernel.shape
+    out, into, tall, broad = kernel.shape
     entries = kernel.detach().double().tolist()
     found = zeros(height * width * out, height * width * into)
-    for row, column, i, j in product(range(height), range(width), range(size), range(size)):
-        source = ((row + i - size // 2) % height) * width + (column + j - size // 2) % width
+    for row, column, i, j in product(range(height), range(width), range(tall), range(broad)):
+        source = ((row + i - tall // 2) % height) * width + (column + j - broad // 2) % width
         for o, c in product(range(out), range(into)):
             found[(row * width + column) * out + o, source * into + c] += rational(entries[o][c][i][j])
     return found
+
+
+def images(weights: lben.ImageWeights) -> Exact:
+    """Circular convolutions of an image in its zeros, and what they make of it without them."""
+    _, height, width = weights.in_shape
+    high, wide = height + 2 * weights.padding, width + 2 * weights.padding
+
+    def inside(channels: int) -> list[int]:
+        return [
+            ((row + weights.padding) * wide + column + weights.padding) * channels + c
+            for c, row, column in product(range(channels), range(height), range(width))
+        ]
+
+    n, into, out = high * wide * len(weights.bz), inside(weights.in_shape[0]), inside(len(weights.by))
+    U, Wo = circulant(weights.U, high, wide), circulant(weights.Wo, high, wide)
+    W = zeros(n, n) if weights.W is None else circulant(weights.W, high, wide)
+    D = zeros(len(out), len(into)) if weights.D is None else pick(circulant(weights.D, high, wide), out, into)
+    return Exact(W, pick(U, range(n), into), pick(Wo, out, range(n)), D)
 
 
 def convolution(weights: lben.ConvWeights) -> Exact:

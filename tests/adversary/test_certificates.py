@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tests.adversary.claims import convolutional, dense, eliminated, extreme, grouped, imported, passing
+from tests.adversary.claims import convolutional, dense, eliminated, extreme, grouped, images, imported, passing
 from tests.adversary.stacks import linear_stack
 from tests.adversary.tally import Tally, single_thread
 from tests.adversary.truths import linear, posed, searched, signals, steep
@@ -21,6 +21,7 @@ KINDS: dict[Kind, int] = {  # and how many of each kind make one round of the lo
     grouped: 12,
     imported: 10,
     convolutional: 16,
+    images: 16,
     searched: 12,
     posed: 20,
     signals: 6,

@@ -31,6 +31,23 @@ def read(*layers: nn.Module) -> lben.LayeredNetwork:
     return lben.from_sequential(nn.Sequential(normalized(), *layers))
 
 
+class Imaged(nn.Module):
+    """A layer of images as a network of rows: what it is for images of one size."""
+
+    def __init__(self, layer: lben.ImageLBEN, in_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.layer, self.in_shape, self.normalize = layer, in_shape, normalized()
+        self.activation = layer.activation
+
+    def weights(self) -> lben.ImageWeights:
+        return self.layer.weights(self.in_shape[1:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        images = self.normalize(x).reshape(-1, *self.in_shape)
+        y: Tensor = self.layer(images)
+        return y.reshape(*x.shape[:-1], -1)
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "LBEN": lambda: lben.LBEN(16, 6, 3, gamma=0.7, normalize=normalized()),
     "LBEN without gamma": lambda: lben.LBEN(16, 6, 3, normalize=normalized(), activation=lben.Tanh()),
@@ -56,6 +73,9 @@ KINDS: dict[str, Callable[[], Any]] = {
         *(lben.Residual(nn.Conv2d(2, 2, 3, padding=1), nn.LeakyReLU(0.1)), nn.AvgPool2d(2), nn.Flatten()),
         *(lben.LBEN(2, 5, 3, gamma=0.7),),
         in_shape=(1, 4, 4),
+    ),
+    "convolutional, image to image": lambda: Imaged(
+        lben.ImageLBEN(1, 2, 1, gamma=0.7, padding="circular", skip="linear"), (1, 4, 4)
     ),
 }
 STACKS = [kind for kind in KINDS if kind.startswith("stack")]

@@ -17,6 +17,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import typer
+from torch import nn
 
 import lben
 from lben.__main__ import main
@@ -149,6 +150,23 @@ def test_certify_takes_convolutional_networks(metric: lben.Metric, gamma: str, c
     assert f"at most {float(gamma):g} times" in said
     assert "Tightest: " in said
     assert "at least" in said
+
+
+def test_a_stack_is_taken_as_a_network_is(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    front = nn.Sequential(nn.Conv2d(1, 2, 4, stride=4), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten())
+    head = lben.LBEN(98, 8, 10, gamma=1.0)
+    lben.save(lben.Sequential(lben.Normalize(0.1307, 0.3081), front, head, in_shape=(1, 28, 28)), tmp_path / "net")
+    assert "of 1,000 images" in call("evaluate", str(tmp_path / "net"), "--embedded")
+    said = call("certify", str(tmp_path / "net"), "--unit", "pixels")
+    assert "Conv2d (its norm)" in said
+    assert "Tightest: " in said
+    attacked = call(
+        "attack", str(tmp_path / "net"), "--embedded", "--size", "1", "--images", "20", "--steps", "3",
+        "--restarts", "1",
+    )  # fmt: skip
+    assert "0.3081" in attacked
+    assert "at most, proved" in attacked
 
 
 @pytest.mark.parametrize("command", [["--version"], ["certify", "--help"]])

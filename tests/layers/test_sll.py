@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor
 
 import lben
 from tests.layers.climbing import solved, steepest, trained
+from tests.layers.gradients import check_gradients
 
 
 @pytest.mark.parametrize("hidden", [None, 3, 12])
@@ -89,15 +89,7 @@ def test_gradients_are_exact() -> None:
     dense = lben.SLL(4, 3, activation=lben.Tanh(), dtype=torch.float64)
     conv = lben.ConvSLL(2, 3, activation=lben.Tanh(), dtype=torch.float64)
     for layer, shape in ((dense, (2, 4)), (conv, (1, 2, 3, 2))):
-        x = torch.randn(*shape, dtype=torch.float64, requires_grad=True)
-        names, values = zip(*layer.named_parameters(), strict=True)
-
-        def run(x: Tensor, *tensors: Tensor, layer: torch.nn.Module = layer, names: tuple[str, ...] = names) -> Tensor:
-            given: Tensor = torch.func.functional_call(layer, dict(zip(names, tensors, strict=True)), (x,))
-            return given
-
-        assert torch.autograd.gradcheck(run, (x, *values))
-        assert torch.autograd.gradgradcheck(run, (x, *values), atol=1e-4)
+        check_gradients(layer, shape)
 
 
 def test_copies_and_state_dicts_hold_all_of_it() -> None:

@@ -100,7 +100,7 @@ class _Search:
         if points is not None and len(points) > 1:
             spread = float(points.std(dim=0).square().mean().sqrt())
             self.spread = spread if spread > 0 else 1.0
-        most = max(32, min(_MOST_POINTS, _MOST_UNITS // max(1, evaluator.weights.hidden_features)))
+        most = max(32, min(_MOST_POINTS, _MOST_UNITS // evaluator.subject.labour))
         self.points = self._random(min(64, most)) if points is None or len(points) == 0 else self._sample(points, most)
         self.network = self._quick()
 

@@ -27,6 +27,7 @@ from lben.weights.stages import Stack
 
 _MOST_UNITS = 1500  # of stages that are joined: a search over more takes minutes
 _MOST_INPUTS = 20_000
+_LABOUR = 8
 _SQRT2 = math.nextafter(math.sqrt(2), 2)
 
 
@@ -219,3 +220,8 @@ class StackSubject(Subject):
 
     def suitable(self, solver: Solver) -> Solver:
         return solver
+
+    @property
+    def labour(self) -> int:
+        """All features on the way and all hidden units, each several times over: stages are evaluated one by one."""
+        return _LABOUR * (self.weights.hidden_features + sum(link.stage.out_features for link in self.links))

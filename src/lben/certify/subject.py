@@ -136,6 +136,11 @@ class Subject(ABC):
 
     # --- the search for what would contradict a bound
 
+    @property
+    def labour(self) -> int:
+        """How much work an input is, in hidden units of one equilibrium."""
+        return self.weights.hidden_features
+
     def searched(self: S) -> Subject:
         """What to search on: this, or the same function in a form that is quicker."""
         return self

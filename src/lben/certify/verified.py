@@ -99,7 +99,7 @@ def norm_above(matrices: Tensor, off: float) -> float:
     square = whole
     for share in (1e-12, 1e-9, 1e-6):
         bound = top * (1 + share) + spare
-        if _floor(bound * torch.eye(gram.shape[-1], dtype=B.dtype) - gram) > 0:
+        if _proved(bound * torch.eye(gram.shape[-1], dtype=B.dtype) - gram, 0.0):
             square = min(bound + spare, whole)
             break
     return (math.sqrt(square) * unit + off) * (1 + 8 * UNIT)

@@ -12,7 +12,7 @@ from lben.certify.certificate import Domain
 
 out = Console()
 NetworkFile = Annotated[
-    Path, typer.Argument(help="A network that `lben train` or lben.save wrote.", show_default=False)
+    Path, typer.Argument(help="A network or a stack that `lben train` or lben.save wrote.", show_default=False)
 ]
 DataFolder = Annotated[
     Path | None, typer.Option("--data", help="The folder with the data set; else LBEN_DATA, the cache, or a download.")

@@ -64,7 +64,7 @@ class ImageLBEN(Layer):
         if not isinstance(activation, Scalar):
             raise InvalidInput(f"A layer of images takes one activation for all its units, not {activation!r}.")
         object.__setattr__(self, "_activation", activation)
-        object.__setattr__(self, "_solver", check_solver(PeacemanRachford() if solver is None else solver))
+        self.solver = PeacemanRachford() if solver is None else solver
         self._kept: tuple[ImageWeights, bool, Operator] | None = None
         self.to(device=device, dtype=dtype)
 
@@ -94,11 +94,9 @@ class ImageLBEN(Layer):
         """The method that finds equilibria, forward and backward; assign another at any time."""
         return self._solver
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "solver":
-            object.__setattr__(self, "_solver", check_solver(value))
-        else:
-            super().__setattr__(name, value)
+    @solver.setter
+    def solver(self, solver: Solver) -> None:
+        object.__setattr__(self, "_solver", check_solver(solver))
 
     def options(self) -> dict[str, Any]:
         form = self.parameterization

@@ -16,7 +16,7 @@ from lben.operators.fourier import FourierOperator
 from lben.operators.grid import Grid, gram
 from lben.operators.pixelwise import PixelOperator
 from lben.weights.dense import Weights
-from lben.weights.record import Record
+from lben.weights.record import Record, image_rows
 
 Metric = Literal["channel", "pixel", "identity"]
 _LARGEST_DENSE = 2**26  # entries of a W that `dense` is willing to form
@@ -57,15 +57,7 @@ class Geometry:
 
     def rows(self, name: str, x: Tensor) -> Tensor:
         """Images, or rows of their features, as rows."""
-        checks.floating(name, x)
-        if tuple(x.shape[-3:]) == self.in_shape:
-            return x.reshape(*x.shape[:-3], self.in_features)
-        if x.dim() >= 1 and x.shape[-1] == self.in_features:
-            return x
-        raise InvalidInput(
-            f"{name} must hold images of shape {self.in_shape}, or rows of {self.in_features} features, but its shape "
-            f"is {tuple(x.shape)}."
-        )
+        return image_rows(name, x, self.in_shape)
 
     def inject(self, x: Tensor, U: Tensor, bz: Tensor | None) -> Tensor:
         """U x + bz for rows x: zeros around the image, then a circular convolution."""

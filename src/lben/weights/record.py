@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
+from math import prod
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -127,3 +128,16 @@ def check_constant(lam: Tensor, groups: Tensor | None) -> Tensor:
                 f"{float(low[block]):.6g} to {float(high[block]):.6g}: elsewhere it proves nothing."
             )
     return lam
+
+
+def image_rows(name: str, x: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """Images of this shape, or rows of their features, as rows."""
+    checks.floating(name, x)
+    features = prod(shape)
+    if tuple(x.shape[-3:]) == shape:
+        return x.reshape(*x.shape[:-3], features)
+    if x.dim() >= 1 and x.shape[-1] == features:
+        return x
+    raise InvalidInput(
+        f"{name} must hold images of shape {shape}, or rows of {features} features, but its shape is {tuple(x.shape)}."
+    )
