@@ -77,21 +77,22 @@ def _run(
     iteration = solver.begin(problem, start)
     yardstick = Yardstick(problem.b)
     history: list[Tensor] = []
-    taken, burst = 0, first_burst or solver.first_burst(problem.operator)
+    taken, burst = 0, first_burst or solver.first_burst(problem)
+    if iteration.cheap_look and first_burst is not None:
+        burst -= burst // 6
     while True:
         burst = 1 if keep_history else min(burst, solver.max_iterations - taken)
         iteration.advance(burst)
         taken += burst
-        candidate = iteration.candidate()
-        v = problem.operator.affine(candidate, problem.b)
+        candidate, v = iteration.look(problem)
         z = problem.activation(v)
-        defect = candidate - z
+        defect = candidate.sub_(z) if iteration.gives_away else candidate - z
         residual, worst, lost = yardstick.measure(defect, z, solver.tolerance)
         if keep_history:
             history.append(residual)
         if worst <= solver.tolerance or taken >= solver.max_iterations:
             break
-        burst = solver.next_burst(worst, taken)
+        burst = solver.next_burst(worst, max(taken - 2, 1) if iteration.cheap_look else taken)
     solution = Solved(
         z=z,
         v=v,
