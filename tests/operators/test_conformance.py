@@ -100,7 +100,8 @@ class TestConformance:
         for found, M in ((operator, W), (operator.transpose(), W.T)):
             own = found.own_steps()
             assert own is not None
-            assert 0 < own.rate == found.own_rate() < 1
+            assert own.rate == found.own_rate()
+            assert 0 < own.rate < 1
             D = own.steps.diag()
             C = 2 * torch.linalg.inv(identity + D @ (identity - M)) - identity
             C = torch.linalg.inv(D) @ C @ D if own.conjugate else C

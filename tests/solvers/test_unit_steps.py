@@ -79,7 +79,7 @@ def test_channels_of_unlike_scales_take_fewer_iterations() -> None:
     """Of a network whose channels differ a hundredfold in (I - W)_ii, one step fits few."""
     net = problems.conv_network((2, 6, 5), "channel", gamma=None, channels=4, size=1.0)
     with torch.no_grad():
-        net.parameterization.d.copy_(torch.tensor([-2.3, -0.7, 0.7, 2.3]))
+        dict(net.parameterization.named_parameters())["d"].copy_(torch.tensor([-2.3, -0.7, 0.7, 2.3]))
     operator = net.weights().detach().operator()
     problem = Problem(operator, lben.ReLU(), problems.biases(6, operator.size))
     own = solve(PeacemanRachford(tolerance=1e-6), problem).iterations
