@@ -89,6 +89,25 @@ class TestConformance:
             again = apply(b, 2 * z, first)  # in the same memory
             assert torch.allclose(again, 2 * z @ C.T + b, rtol=0, atol=TOLERANCE)
 
+    def test_resolvent_with_one_step_a_unit(self, case: tuple[Operator, Tensor, Tensor | None]) -> None:
+        operator, W, _ = case
+        if not isinstance(operator, FourierOperator):
+            assert operator.own_steps() is None
+            assert operator.own_rate() is None
+            return
+        z, b = problems.biases(5, len(W)), problems.biases(5, len(W), seed=2)
+        identity = torch.eye(len(W), dtype=W.dtype)
+        for found, M in ((operator, W), (operator.transpose(), W.T)):
+            own = found.own_steps()
+            assert own is not None
+            assert own.rate == found.own_rate()
+            assert 0 < own.rate < 1
+            D = own.steps.diag()
+            C = 2 * torch.linalg.inv(identity + D @ (identity - M)) - identity
+            C = torch.linalg.inv(D) @ C @ D if own.conjugate else C
+            assert own.conjugate == found.transposed
+            assert torch.allclose(own.cayley(b, z, None), z @ C.T + b, rtol=0, atol=TOLERANCE)
+
     def test_norms_and_strong_monotonicity(self, case: tuple[Operator, Tensor, Tensor | None]) -> None:
         operator, W, lam = case
         dense = DenseOperator(W, lam)

@@ -53,6 +53,9 @@ class Activation(ABC):
     own_prox: bool = False
     """Whether prox^alpha is sigma for every alpha; its slopes are then 0 and 1 alone."""
 
+    homogeneous: bool = False
+    """Whether sigma(c v) = c sigma(v) for every c > 0, unit by unit."""
+
     rounding: float = 16
     """How many units of rounding of the largest of its terms may be lost in sigma(v); a generous allowance."""
 
@@ -95,6 +98,10 @@ class Activation(ABC):
     def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
         """u -> 2*prox^alpha_f(u) - u, the Cayley operator of f's subdifferential, for the iterates of a solver."""
         return lambda u: 2 * self.prox(u, alpha) - u
+
+    def mirror(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """(u, out) -> 2*sigma(u) - u, written to `out`, which may be u: the reflection if `own_prox`."""
+        return lambda u, out: torch.lerp(u, self(u), 2.0, out=out)
 
     def total_potential(self, z: Tensor, lam: Tensor) -> Tensor:
         """The sum of lam_i f(z_i) over all units, or blocks, of z."""
@@ -156,10 +163,12 @@ class Gain(Jacobian):
     `binary` says that every j is 0 or 1, which makes its prox the same for every alpha.
     """
 
+    homogeneous = True
+
     def __init__(self, j: Tensor, binary: bool = False) -> None:
         self.j = j
         self.tensors = (j,)
-        self.binary = binary
+        self.binary = self.own_prox = binary
 
     def __call__(self, v: Tensor) -> Tensor:
         return self.j * v
@@ -176,6 +185,10 @@ class Gain(Jacobian):
     def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
         gain = self._prox_gain(alpha)
         return partial(torch.mul, gain + (gain - 1))
+
+    def mirror(self) -> Callable[[Tensor, Tensor], Tensor]:
+        sign = (2 * self.j).sub_(1)
+        return lambda u, out: torch.mul(u, sign, out=out)
 
     def _prox_gain(self, alpha: float) -> Tensor:
         return self.j if self.binary else self.j / torch.lerp(self.j, torch.ones_like(self.j), alpha)

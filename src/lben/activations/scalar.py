@@ -45,15 +45,19 @@ class ReLU(_OwnProx):
     """sigma(v) = max(v, 0); f = 0 on [0, inf)."""
 
     domain = (0.0, math.inf)
+    homogeneous = True
 
     def __call__(self, v: Tensor) -> Tensor:
         return torch.relu(v)
 
     def derivative(self, v: Tensor) -> Tensor:
-        return torch.relu(v).sign()
+        return torch.relu(v).sign() if torch.is_grad_enabled() else torch.relu(v).sign_()
 
     def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
         return torch.abs
+
+    def mirror(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda u, out: torch.abs(u, out=out)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Identity(_OwnProx):
     """sigma(v) = v, a linear unit; f = 0."""
 
     linear = True
+    homogeneous = True
     domain = (-math.inf, math.inf)
 
     def __call__(self, v: Tensor) -> Tensor:

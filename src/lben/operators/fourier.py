@@ -1,7 +1,6 @@
 """W as a circular convolution, plus a matrix of low rank: block-diagonal in the Fourier domain but for that.
 
-The resolvent is exact: with K the convolution of (1 + alpha) I - alpha W and W's other part P Q, Woodbury's identity
-gives (K - alpha P Q)^-1 = K^-1 + alpha K^-1 P (I - alpha Q K^-1 P)^-1 Q K^-1.
+The resolvent is exact: see `factors.py`.
 """
 
 from __future__ import annotations
@@ -15,22 +14,18 @@ from torch import Tensor
 
 from lben import checks
 from lben.numerics.spectrum import inner, lowest_eigenvalue, quadratic_factors, symmetric_factors
-from lben.operators.base import Affine, Facts, Operator
-from lben.operators.grid import Grid, accretive_inverse, complex_form, real_form
+from lben.operators.base import Affine, Facts, Operator, OwnSteps
+from lben.operators.factors import Cayley, Factor
+from lben.operators.grid import Grid, Scratch, complex_form
 
 
-@dataclass
-class _Factor:
-    """2 (I + alpha (I - W))^-1 - I as blocks and a product of low rank."""
+@dataclass(frozen=True, eq=False)
+class _OwnSteps:
+    """1/(I - W)_ii, one a channel, and what is expected of an iteration with them."""
 
-    blocks: Tensor
-    left: Tensor | None
-    right: Tensor | None
-
-    def transpose(self) -> _Factor:
-        if self.left is None or self.right is None:
-            return _Factor(self.blocks.mT, None, None)
-        return _Factor(self.blocks.mT, self.right.T, self.left.T)
+    steps: Tensor
+    rate: float
+    rounding: float
 
 
 @dataclass
@@ -43,7 +38,8 @@ class _FourierFacts(Facts):
     grid: Grid
     entries: Tensor | None
     monotonicity_bound: float | None
-    factors: dict[float, _Factor] = field(default_factory=dict)
+    factors: dict[float | None, Factor] = field(default_factory=dict)
+    scratch: Scratch = field(default_factory=Scratch)
 
     @property
     def lam(self) -> Tensor | None:  # type: ignore[override]
@@ -156,44 +152,42 @@ class _FourierFacts(Facts):
         F, J = symmetric_factors(L, R)
         return lowest_eigenvalue((blocks + blocks.mH) / 2, F, J, self.grid.multiplicity)
 
-    def factor(self, alpha: float) -> _Factor:
+    def factor(self, alpha: float | None) -> Factor:
+        """With one step for all, or the channels' own."""
         if alpha not in self.factors:
-            self.factors[alpha] = self._factor(alpha)
+            own = None if alpha is not None else self.own_steps
+            steps = self.kernel.new_full((len(self.kernel),), alpha or 0.0) if own is None else own.steps
+            self.factors[alpha] = Factor.build(self.kernel, self.P, self.Q, self.grid, steps)
         return self.factors[alpha]
 
-    def _factor(self, alpha: float) -> _Factor:
-        system = torch.complex(*self.grid.symbol(self.kernel)) * (-alpha)
-        system.diagonal(dim1=1, dim2=2).add_(1 + alpha)
-        safe = self.monotonicity_bound is not None and self.monotonicity_bound > 0
-        inverse = accretive_inverse(system) if safe else torch.linalg.inv_ex(system).inverse
-        resolvent = real_form(inverse.real, inverse.imag)
-        left = right = None
-        if self.P is not None and self.Q is not None:
-            left = self.grid.convolve(resolvent, self.P)
-            small = torch.eye(len(self.Q), dtype=left.dtype, device=left.device) - alpha * (self.Q @ left)
-            left = left @ (2 * alpha * torch.linalg.inv_ex(small).inverse)
-            right = self.grid.convolve(resolvent.mT, self.Q.T).T
-        blocks = resolvent.mul_(2)
-        blocks.diagonal(dim1=1, dim2=2).sub_(1)
-        return _Factor(blocks, left, right)
+    @cached_property
+    def own_steps(self) -> _OwnSteps | None:
+        """None where no metric is known or some (I - W)_ii is not a positive number.
 
+        With D these steps and D (I - W) = I + E, C = -E (2 I + E)^-1. Where E is skew its singular values s make
+        s/sqrt(4 + s^2) of C; the root of their mean square, by Parseval that of the kernel, tells the pace.
+        """
+        if self.entries is None:
+            return None
+        high, wide = (side // 2 for side in self.kernel.shape[2:])
+        diagonal = 1 - self.kernel[:, :, high, wide].diagonal()
+        rest = self.kernel / diagonal[:, None, None, None]
+        rest[:, :, high, wide].diagonal().zero_()
+        root = (self.entries * diagonal).sqrt()
+        mean = torch.linalg.vector_norm(rest * (root[:, None] / root)[:, :, None, None]) / math.sqrt(len(root))
+        largest = rest.abs().flatten(1).sum(1).max() + self._low_rank_size() / diagonal.min()
+        low, high, s, norm = torch.stack([diagonal.min(), diagonal.max(), mean, 1 + largest]).tolist()
+        if not (low > 0 and high < math.inf and norm < math.inf):
+            return None
+        rounding = torch.finfo(diagonal.dtype).eps * norm * max(high, 1.0)
+        return _OwnSteps(diagonal.reciprocal(), s / math.sqrt(4 + s**2), rounding)
 
-class _Cayley:
-    """offset + C w, in memory that is used again from one application to the next."""
-
-    def __init__(self, factor: _Factor, grid: Grid) -> None:
-        self.factor, self.grid = factor, grid
-        self.scratch: tuple[Tensor, Tensor] | None = None
-
-    def __call__(self, offset: Tensor, w: Tensor, out: Tensor | None) -> Tensor:
-        x = w.T.contiguous()
-        result = torch.empty_like(x) if out is None else out.T
-        if self.scratch is None or self.scratch[0].numel() != self.grid.scratch_size(x):
-            self.scratch = self.grid.scratch(x)
-        self.grid.convolve_into(result, offset.T.contiguous(), self.factor.blocks, x, self.scratch)
-        if self.factor.left is not None and self.factor.right is not None:
-            result.addmm_(self.factor.left, self.factor.right @ x)
-        return result.T
+    def _low_rank_size(self) -> Tensor:
+        """A bound on |P Q|."""
+        if self.P is None or self.Q is None:
+            return self.kernel.new_zeros(())
+        bound: Tensor = torch.linalg.vector_norm(self.P) * torch.linalg.vector_norm(self.Q)
+        return bound
 
 
 class FourierOperator(Operator):
@@ -203,9 +197,6 @@ class FourierOperator(Operator):
     Shapes: kernel (C, C, k, l) with k and l odd or as large as the image, `entries` of the metric (C,) or None,
     P (n, p), Q (p, n).
     """
-
-    spare_iterations = 1
-    costly = True
 
     def __init__(
         self,
@@ -283,13 +274,32 @@ class FourierOperator(Operator):
         if self.transposed:
             q, z = z, q
         grid, kernel = self._facts.grid, self._tensors[0]
-        outer = grid.forward(q.T) @ grid.forward(z.T).mT
+        with self._scratch().of(grid.scratch_size(z.T), z) as (memory, _):
+            first = grid.forward(q.T, memory)
+            outer = first @ grid.forward(z.T, memory).mT
         gradient = grid.kernel_gradient(outer, *kernel.shape[2:])
         if len(self._tensors) == 1:
             return (gradient,)
         _, P, Q = self._tensors
-        return gradient, q.T @ (z @ Q.T), (q @ P).T @ z
+        return gradient, q.T @ (Q @ z.T).T, (P.T @ q.T) @ z
 
     def cayley(self, alpha: float) -> Affine:
-        factor = self._facts.factor(alpha)
-        return _Cayley(factor.transpose() if self.transposed else factor, self._facts.grid)
+        return self._cayley(self._facts.factor(alpha))
+
+    def own_steps(self) -> OwnSteps | None:
+        own = self._facts.own_steps
+        if own is None:
+            return None
+        steps = own.steps.repeat(self.size // len(own.steps))
+        return OwnSteps(steps, self._cayley(self._facts.factor(None)), self.transposed, own.rate, own.rounding)
+
+    def own_rate(self) -> float | None:
+        own = self._facts.own_steps
+        return None if own is None else own.rate
+
+    def _cayley(self, factor: Factor) -> Affine:
+        return Cayley(factor.transpose() if self.transposed else factor, self._facts.grid, self._scratch())
+
+    def _scratch(self) -> Scratch:
+        """Buffers that are kept in an operator of one training step alone, for its backward pass."""
+        return Scratch() if self._facts.monotonicity_bound is None else self._facts.scratch

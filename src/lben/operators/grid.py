@@ -9,11 +9,30 @@ would cost more than a fast transform saves.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-_LEAF = 32  # the size of a matrix that is inverted by LAPACK
+
+class Scratch:
+    """Pairs of buffers that are not in use: whoever takes one gives it back, so that threads never share one."""
+
+    def __init__(self) -> None:
+        self.spare: list[tuple[Tensor, Tensor]] = []
+
+    @contextmanager
+    def of(self, size: int, like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Two buffers of so many numbers."""
+        try:
+            pair = self.spare.pop()
+        except IndexError:
+            pair = like.new_empty(0), like.new_empty(0)
+        if pair[0].numel() != size:
+            pair = like.new_empty(size), like.new_empty(size)
+        yield pair
+        self.spare.append(pair)
 
 
 class Grid:
@@ -74,11 +93,13 @@ class Grid:
         both = torch.cat([real.reshape(-1, self.width), imaginary.reshape(-1, self.width)], dim=1)
         return both / math.sqrt(self.width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """E x: from columns of shape (n, batch) to (frequencies, 2 C, batch)."""
+    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        """E x: from columns of shape (n, batch) to (frequencies, 2 C, batch), by way of `memory` if that is given."""
         n, batch = x.shape
         channels = n // (self.height * self.width)
-        first = self.along_height @ x.reshape(self.height, self.width * channels * batch)
+        tall = self.width * channels * batch
+        first = None if memory is None or torch.is_grad_enabled() else memory.view(2 * self.half, tall)
+        first = torch.mm(self.along_height, x.reshape(self.height, tall), out=first)
         second = self.along_width @ first.reshape(self.half, 2 * self.width, channels * batch)
         return second.reshape(self.frequencies, 2 * channels, batch)
 
@@ -111,11 +132,6 @@ class Grid:
 
     def scratch_size(self, x: Tensor) -> int:
         return x.numel() // (self.height * self.width) * 2 * self.frequencies
-
-    def scratch(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Memory for `convolve_into` of columns like x."""
-        size = self.scratch_size(x)
-        return x.new_empty(size), x.new_empty(size)
 
     def phases(self, high: int, wide: int) -> tuple[Tensor, Tensor]:
         """The real and imaginary parts of what a shift by each tap of a kernel does, shape (frequencies, high wide)."""
@@ -157,31 +173,15 @@ class Grid:
         return flat.T.reshape(out, into, high, wide)
 
 
-def accretive_inverse(K: Tensor) -> Tensor:
-    """K^-1 of a stack of matrices whose Hermitian parts are positive definite in some diagonal metric.
-
-    By halves, [[A, B], [C, D]] with S = D - C A^-1 B, mostly in products of stacks, in a third of the time of LAPACK's
-    one by one. It needs no pivots: norms of A^-1 and of S^-1, which is a part of K^-1, are bounded as that of K^-1 is.
-    """
-    n = K.shape[-1]
-    if n <= _LEAF:
-        inverse: Tensor = torch.linalg.inv_ex(K).inverse
-        return inverse
-    h = n // 2
-    A, B, C, D = K[:, :h, :h], K[:, :h, h:], K[:, h:, :h], K[:, h:, h:]
-    first = accretive_inverse(A.contiguous())
-    left, right = C @ first, first @ B
-    last = accretive_inverse(torch.baddbmm(D, left, B, alpha=-1))
-    inverse, below = torch.empty_like(K), last @ left
-    inverse[:, h:, h:], inverse[:, h:, :h], inverse[:, :h, h:] = last, -below, -(right @ last)
-    inverse[:, :h, :h] = torch.baddbmm(first, right, below)
-    return inverse
-
-
 def real_form(real: Tensor, imaginary: Tensor) -> Tensor:
     """[[Re, -Im], [Im, Re]] of batches of complex matrices."""
-    top, bottom = torch.cat([real, -imaginary], dim=2), torch.cat([imaginary, real], dim=2)
-    return torch.cat([top, bottom], dim=1)
+    if torch.is_grad_enabled() and (real.requires_grad or imaginary.requires_grad):
+        top, bottom = torch.cat([real, -imaginary], dim=2), torch.cat([imaginary, real], dim=2)
+        return torch.cat([top, bottom], dim=1)
+    (count, high, wide), form = real.shape, real.new_empty(len(real), 2, real.shape[1], 2, real.shape[2])
+    form[:, 0, :, 0], form[:, 0, :, 1] = real, -imaginary
+    form[:, 1, :, 0], form[:, 1, :, 1] = imaginary, real
+    return form.view(count, 2 * high, 2 * wide)
 
 
 def complex_form(columns: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lben import checks
 from lben.operators.base import Operator
@@ -75,7 +74,7 @@ class ConvForm(ConvSizes, Form):
         return self.geometry.inject(x, self.U, self.bz)
 
     def readout(self, z: Tensor, x: Tensor) -> Tensor:
-        return F.linear(z, self.geometry.spread(self.Wo), self.by)
+        return self.geometry.readout(z, self.Wo, self.by)
 
     def operator(self) -> Operator:
         weights: ConvWeights = self()

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from lben.errors import InvalidInput
-from lben.operators.base import Operator
 from lben.solvers.base import Iteration, Problem, Solved, Solver
 
 
@@ -30,7 +29,7 @@ class BackSubstitution(Solver):
             )
         return _Sweep(problem, layers)
 
-    def first_burst(self, operator: Operator) -> int:
+    def first_burst(self, problem: Problem) -> int:
         return 1
 
 

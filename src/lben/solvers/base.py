@@ -14,7 +14,7 @@ from lben import checks
 from lben.activations.base import Activation
 from lben.described import describe_record
 from lben.errors import InvalidInput
-from lben.numerics.norms import row_norm, row_ratio
+from lben.numerics.norms import plain_norm, row_norm, row_ratio
 from lben.operators.base import Operator
 
 OnFailure = Literal["raise", "warn", "fallback"]
@@ -71,6 +71,10 @@ class Iteration(ABC):
 
     alpha: float | None = None
     u: Tensor | None = None
+    gives_away: bool = False
+    """Whether the candidate of a `look` is nobody else's and may be overwritten."""
+    cheap_look: bool = False
+    """Whether a `look` costs less than an iteration, so that one too early is better than two iterations too many."""
 
     @abstractmethod
     def advance(self, steps: int) -> None: ...
@@ -78,9 +82,10 @@ class Iteration(ABC):
     @abstractmethod
     def candidate(self) -> Tensor: ...
 
-    def preactivation(self, candidate: Tensor) -> Tensor | None:
-        """W z + b at the candidate, to the accuracy of the iteration, where that costs no product; else None."""
-        return None
+    def look(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """The candidate c and its pre-activation W c + b."""
+        candidate = self.candidate()
+        return candidate, problem.operator.affine(candidate, problem.b)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +131,7 @@ class Solver(ABC):
     def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         """The iteration at its first point: zero, a given z, or the state of an earlier solution."""
 
-    def first_burst(self, operator: Operator) -> int:
+    def first_burst(self, problem: Problem) -> int:
         """How many iterations to make before the residual is looked at."""
         return 8
 
@@ -162,9 +167,11 @@ class Yardstick:
 
     def _choose(self, size: Tensor, length: Tensor, ratio: Tensor) -> Tensor:
         """|defect|/|z|, or the other where z is zero to rounding."""
-        if self.given is None:
-            self.given = row_norm(self.b)
         limits = torch.finfo(size.dtype)
+        if self.given is None:
+            given = plain_norm(self.b)
+            trusted = (given >= _SQUARES * math.sqrt(limits.tiny)) & (given < math.inf)
+            self.given = given if bool(trusted.all()) else row_norm(self.b)
         absolute = length / self.given.clamp(limits.tiny, 1)
         return torch.where(size > 64 * limits.eps * self.given, ratio, absolute)
 
@@ -174,7 +181,7 @@ class Yardstick:
         A sample that has overflowed is lost and does not keep the others waiting. Norms are the plain ones, which cost
         a third, unless one is so small or so large that squares may have been lost from it.
         """
-        size, length = _plain_norm(z), _plain_norm(defect)
+        size, length = plain_norm(z), plain_norm(defect)
         ratio = length / size
         if ratio.numel() == 0:
             return ratio, 0.0, False
@@ -186,8 +193,3 @@ class Yardstick:
         residual = self._choose(size, length, ratio) if plain else self.residual(defect, z)
         finite = residual[torch.isfinite(residual)]
         return residual, float(finite.max()) if finite.numel() else 0.0, finite.numel() < residual.numel()
-
-
-def _plain_norm(rows: Tensor) -> Tensor:
-    """The norms of rows; where those are columns in memory, torch's own takes ten times as long."""
-    return torch.linalg.vector_norm(rows, dim=-1) if rows.stride(-1) == 1 else rows.square().sum(dim=-1).sqrt()

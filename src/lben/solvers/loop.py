@@ -12,13 +12,12 @@ from torch import Tensor
 from lben import checks
 from lben.errors import ConvergenceWarning, NotConverged
 from lben.numerics.norms import row_ratio
-from lben.solvers.base import Iteration, OnFailure, Problem, Solved, Solver, Yardstick
+from lben.solvers.base import OnFailure, Problem, Solved, Solver, Yardstick
 from lben.solvers.forward_backward import ForwardBackward
 from lben.solvers.newton import Newton, newton_step
 from lben.solvers.splitting import starting_z
 
 _CONFIRMING_STEPS = 5
-_LOOSE = 1e-3  # a tolerance far above the rounding errors of single precision
 _SLOW_STEPS = 100_000  # of forward-backward where there is no resolvent to make Newton safe
 
 
@@ -78,21 +77,22 @@ def _run(
     iteration = solver.begin(problem, start)
     yardstick = Yardstick(problem.b)
     history: list[Tensor] = []
-    taken, burst = 0, first_burst or solver.first_burst(problem.operator)
+    taken, burst = 0, first_burst or solver.first_burst(problem)
+    if iteration.cheap_look and first_burst is not None:
+        burst -= burst // 6
     while True:
         burst = 1 if keep_history else min(burst, solver.max_iterations - taken)
         iteration.advance(burst)
         taken += burst
-        candidate = iteration.candidate()
-        v = _preactivation(solver, problem, iteration, candidate)
+        candidate, v = iteration.look(problem)
         z = problem.activation(v)
-        defect = candidate - z
+        defect = candidate.sub_(z) if iteration.gives_away else candidate - z
         residual, worst, lost = yardstick.measure(defect, z, solver.tolerance)
         if keep_history:
             history.append(residual)
         if worst <= solver.tolerance or taken >= solver.max_iterations:
             break
-        burst = solver.next_burst(worst, taken)
+        burst = solver.next_burst(worst, max(taken - 2, 1) if iteration.cheap_look else taken)
     solution = Solved(
         z=z,
         v=v,
@@ -106,14 +106,6 @@ def _run(
         history=torch.stack(history) if keep_history else None,
     )
     return solution, worst <= solver.tolerance and not lost
-
-
-def _preactivation(solver: Solver, problem: Problem, iteration: Iteration, candidate: Tensor) -> Tensor:
-    """W z + b; what the iteration knows of it is off by its rounding errors, which a loose tolerance forgives."""
-    known = None
-    if problem.operator.costly and solver.tolerance >= _LOOSE:
-        known = iteration.preactivation(candidate)
-    return problem.operator.affine(candidate, problem.b) if known is None else known
 
 
 def _confirm(solver: Solver, problem: Problem, solution: Solved) -> Solved:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from lben.activations.base import Jacobian
-from lben.operators.base import Operator
 from lben.solvers.anderson import Anderson
 from lben.solvers.base import Iteration, Problem, Solved, Solver, Yardstick
 from lben.solvers.forward_backward import ForwardBackward
@@ -40,7 +39,7 @@ class Newton(Solver):
     def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         return _Newton(problem, start, self.tolerance)
 
-    def first_burst(self, operator: Operator) -> int:
+    def first_burst(self, problem: Problem) -> int:
         return 1
 
     def next_burst(self, worst: float, taken: int) -> int:

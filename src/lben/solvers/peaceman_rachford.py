@@ -11,6 +11,7 @@ from torch import Tensor
 from lben.operators.base import Operator
 from lben.solvers.base import Iteration, Problem, Solved
 from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
+from lben.solvers.unit_steps import UnitSteps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +32,30 @@ class PeacemanRachford(Splitting):
         """
         return operator.balanced_step()
 
-    def first_burst(self, operator: Operator) -> int:
-        """A fit to what trained networks need: a look too early costs as much as three iterations too many."""
-        rate = operator.expected_rate() if self.alpha == "auto" else 0.5
-        needed = math.log(min(self.tolerance, 0.5)) / math.log(rate) if 0 < rate < 1 else 1.0
-        return min(int(0.7 * needed + operator.spare_iterations), 64)
+    def first_burst(self, problem: Problem) -> int:
+        """A fit to what trained networks need: a look too early costs as much as three iterations too many.
+
+        With steps of their own units need fewer, and a look costs less than one iteration.
+        """
+        own = problem.operator.own_rate() if self._takes_own_steps(problem) else None
+        if own is not None:
+            return min(int(self._needed(own) + 1.5), 64)
+        return min(int(0.7 * self._needed(problem.operator.expected_rate() if self.alpha == "auto" else 0.5) + 3), 64)
+
+    def _needed(self, rate: float) -> float:
+        """The iterations to the tolerance at this rate."""
+        return math.log(min(self.tolerance, 0.5)) / math.log(rate) if 0 < rate < 1 else 1.0
+
+    def _takes_own_steps(self, problem: Problem) -> bool:
+        """Whether a step a unit is allowed: none was given, and the activation is its own prox for all of them."""
+        activation, operator = problem.activation, problem.operator
+        alone = activation.own_prox and activation.groups(operator.size) is None
+        return self.alpha == "auto" and alone and (activation.homogeneous or not operator.transposed)
 
     def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
+        own = problem.operator.own_steps() if self._takes_own_steps(problem) else None
+        if own is not None:
+            return UnitSteps(problem, own, start, self.tolerance)
         return _PeacemanRachford(problem, self.step_size(problem.operator), start)
 
 
@@ -76,10 +94,6 @@ class _PeacemanRachford(SplittingIteration):
     def candidate(self) -> Tensor:
         """z(k+1/2) = R (w + alpha b), the mean of w and its reflection."""
         return torch.lerp(self.w, self.u, 0.5)
-
-    def preactivation(self, candidate: Tensor) -> Tensor:
-        """W z + b of z = R (w + alpha b), without a product: (1 + alpha) z - alpha W z = w + alpha b."""
-        return torch.add(candidate, self.w - candidate, alpha=-1 / self.alpha)
 
 
 class _DouglasRachford(_PeacemanRachford):

@@ -60,11 +60,27 @@ class Geometry:
         return image_rows(name, x, self.in_shape)
 
     def inject(self, x: Tensor, U: Tensor, bz: Tensor | None) -> Tensor:
-        """U x + bz for rows x: zeros around the image, then a circular convolution."""
+        """U x + bz for rows x: zeros around the image, then a circular convolution.
+
+        Where a patch of the image has no more entries than the hidden layer has channels, patches are multiplied from
+        the left, in the order in which hidden units lie in memory: half of the time, with nothing to be transposed.
+        """
         image = F.pad(x.reshape(len(x), *self.in_shape), (self.padding,) * 4)
         image = F.pad(image, (U.shape[-1] // 2,) * 4, mode="circular")
-        hidden = F.conv2d(image, U, bz).permute(2, 3, 1, 0)
+        if U[0].numel() > len(U):
+            hidden = F.conv2d(image, U, bz).permute(2, 3, 1, 0)
+        else:
+            (high, wide), taps = self.shape, U.shape[-1]
+            image = image.permute(2, 3, 1, 0)
+            pieces = [image[i : i + high, j : j + wide] for i in range(taps) for j in range(taps)]
+            patches = torch.stack(pieces, dim=2).view(self.pixels, -1, len(x))
+            kernel = U.permute(0, 2, 3, 1).flatten(1).expand(self.pixels, -1, -1)
+            hidden = kernel @ patches if bz is None else torch.baddbmm(bz[:, None], kernel, patches)
         return hidden.reshape(len(U) * self.pixels, len(x)).T
+
+    def readout(self, z: Tensor, Wo: Tensor, by: Tensor) -> Tensor:
+        """Wo z + by for rows z, as a product from the left: that is how they lie in memory."""
+        return torch.addmm(by[:, None], self.spread(Wo), z.T).T
 
     def spread(self, Wo: Tensor) -> Tensor:
         """Average pooling and linear output as one matrix: from (p, C, height/pool, width/pool) to (p, n)."""
@@ -175,7 +191,7 @@ class ConvWeights(ConvSizes, Record):
         return self.geometry.inject(x, self.U, self.bz)
 
     def readout(self, z: Tensor, x: Tensor) -> Tensor:
-        return F.linear(z, self.output, self.by)
+        return self.geometry.readout(z, self.Wo, self.by)
 
     def operator(self, *, monotonicity_bound: float | None = None) -> FourierOperator | PixelOperator:
         """W as an operator in its metric."""

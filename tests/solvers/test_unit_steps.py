@@ -1,0 +1,87 @@
+"""Peaceman-Rachford with one step a unit: the same equilibria, in fewer iterations, with W c + b for nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import lben
+from lben.activations.base import Activation
+from lben.solvers.base import Problem
+from lben.solvers.loop import solve
+from lben.solvers.peaceman_rachford import PeacemanRachford
+from lben.solvers.unit_steps import UnitSteps
+from tests import problems
+
+
+def conv_problem(activation: Activation, *, size: float = 1.0, transposed: bool = False) -> Problem:
+    weights = problems.conv_network((2, 6, 5), "channel", gamma=0.7, channels=4, size=size).weights().detach()
+    operator = weights.operator(monotonicity_bound=None)
+    operator = operator.transpose() if transposed else operator
+    return Problem(operator, activation, problems.biases(6, operator.size))
+
+
+def gain(n: int) -> Activation:
+    return lben.ReLU().gain(problems.biases(6, n, seed=5))
+
+
+def columns(x: Tensor) -> Tensor:
+    """The same rows, side by side in memory."""
+    return x.T.contiguous().T
+
+
+@pytest.mark.parametrize("size", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("kind", ["ReLU", "HardTanh", "Identity", "adjoint"])
+def test_it_finds_what_one_step_for_all_finds(kind: str, size: float) -> None:
+    problem = conv_problem(lben.ReLU(), size=size, transposed=kind == "adjoint")
+    activation = gain(problem.operator.size) if kind == "adjoint" else getattr(lben, kind)()
+    problem = Problem(problem.operator, activation, columns(problem.b))
+    solver = PeacemanRachford(tolerance=1e-11, max_iterations=20_000)
+    assert isinstance(solver.begin(problem, None), UnitSteps)
+    found = solve(solver, problem)
+    other = solve(PeacemanRachford(alpha=0.3, tolerance=1e-11, max_iterations=20_000), problem)
+    assert torch.allclose(found.z, other.z, rtol=0, atol=1e-8 * float(other.z.abs().max()))
+    for start in (found, found.z):
+        assert solve(solver, problem, start=start, first_burst=1).iterations <= 3
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_pre_activation_that_comes_free_is_that_of_the_candidate(transposed: bool) -> None:
+    problem = conv_problem(lben.ReLU(), size=2.0, transposed=transposed)
+    iteration = PeacemanRachford(tolerance=1e-2).begin(problem, None)
+    for steps in (1, 3):
+        iteration.advance(steps)
+        expected = iteration.candidate().clone()
+        c, v = iteration.look(problem)
+        assert torch.equal(c, expected)
+        assert torch.allclose(v, problem.operator.affine(c, problem.b), rtol=0, atol=1e-12 * float(v.abs().max()))
+
+
+def test_a_tolerance_near_rounding_is_judged_by_a_product_with_w() -> None:
+    problem = conv_problem(lben.ReLU())
+    assert PeacemanRachford(tolerance=1e-2).begin(problem, None).cheap_look
+    assert not PeacemanRachford(tolerance=1e-15).begin(problem, None).cheap_look
+
+
+def test_one_step_for_all_where_a_step_a_unit_is_not_proved() -> None:
+    for activation in (lben.Tanh(), lben.LeakyReLU(0.1)):
+        assert not isinstance(PeacemanRachford().begin(conv_problem(activation), None), UnitSteps)
+    assert not isinstance(PeacemanRachford(alpha=0.1).begin(conv_problem(lben.ReLU()), None), UnitSteps)
+    hard = conv_problem(lben.HardTanh(), transposed=True)  # D^-1 sigma(D v) is another function
+    assert not isinstance(PeacemanRachford().begin(hard, None), UnitSteps)
+    free = lben.ConvUnconstrainedEN((2, 6, 5), 4, 3, pool=1).double().weights().detach().operator()
+    problem = Problem(free, lben.ReLU(), problems.biases(6, free.size))
+    assert not isinstance(PeacemanRachford().begin(problem, None), UnitSteps)
+
+
+def test_channels_of_unlike_scales_take_fewer_iterations() -> None:
+    """Of a network whose channels differ a hundredfold in (I - W)_ii, one step fits few."""
+    net = problems.conv_network((2, 6, 5), "channel", gamma=None, channels=4, size=1.0)
+    with torch.no_grad():
+        dict(net.parameterization.named_parameters())["d"].copy_(torch.tensor([-2.3, -0.7, 0.7, 2.3]))
+    operator = net.weights().detach().operator()
+    problem = Problem(operator, lben.ReLU(), problems.biases(6, operator.size))
+    own = solve(PeacemanRachford(tolerance=1e-6), problem).iterations
+    one = solve(PeacemanRachford(tolerance=1e-6, alpha=operator.balanced_step()), problem).iterations
+    assert own < 0.7 * one
