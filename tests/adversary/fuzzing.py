@@ -32,6 +32,8 @@ _HOOKS = {  # public for the library's own loops, which call them with objects o
     *(
         "total_potential",
         "inject",
+        "readout",
+        "of",
         "spread",
         "operator",
         "symbols",

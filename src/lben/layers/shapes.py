@@ -91,6 +91,9 @@ class MaxMin(_Weightless):
     It sorts, and so is 1-Lipschitz; but not monotone, and so no activation of an equilibrium: it stands between layers.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def options(self) -> dict[str, Any]:
         return options_of(())
 
