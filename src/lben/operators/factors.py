@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lben.numerics.inverse import inverses
 from lben.operators.grid import Grid, Scratch, real_form
 
 
@@ -28,7 +29,7 @@ class Factor:
         system = kernel * -steps[:, None, None, None]
         high, wide = kernel.shape[2:]
         system[:, :, high // 2, wide // 2].diagonal().add_(1 + steps)
-        inverse = torch.linalg.inv_ex(torch.complex(*grid.symbol(system))).inverse
+        inverse = inverses(torch.complex(*grid.symbol(system)))
         resolvent = real_form(inverse.real, inverse.imag)
         left = right = None
         if P is not None and Q is not None:
