@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,14 +14,6 @@ from lben.described import Described
 from lben.errors import InvalidInput
 from lben.weights.image import ImageWeights
 from lben.weights.stages import Equilibrium, Shape, Stage
-
-
-class Staged(Protocol):
-    """What can stand in a stack: it says what it makes of a shape, and what it is as a plain record."""
-
-    def out_shape(self, in_shape: Shape) -> Shape: ...
-
-    def stage(self, in_shape: Shape) -> Stage: ...
 
 
 class Layer(Described, ABC):

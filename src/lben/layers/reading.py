@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
@@ -115,9 +116,7 @@ def _sum(branches: dict[str, nn.Module], shape: Shape, name: str) -> Stage:
 
 def _standardize(module: Normalize, shape: Shape, name: str) -> Stage:
     module.validate()
-    features = 1
-    for size in shape:
-        features *= size
+    features = prod(shape)
     mean, std = (part.expand(module.features) for part in (module.mean, module.std))
     if module.features == shape[0] and len(shape) > 1:
         mean, std = (part.repeat_interleave(features // shape[0]) for part in (mean, std))

@@ -15,6 +15,7 @@ and T a little larger than it need be, and that is the function which the layer 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -58,9 +59,9 @@ class _Residual(Explicit):
         self.bias = uniform(units, fan_in=weight[0].numel())
         self.log_q = nn.Parameter(torch.zeros(units))
 
+    @abstractmethod
     def sums(self) -> Tensor:
         """The sums over |K'K|, shape (units, units)."""
-        raise NotImplementedError
 
     def scale(self) -> Tensor:
         """T, of shape (units,)."""
