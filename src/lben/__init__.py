@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from lben import baselines, data, train
+from lben import data, train
 from lben.activations.base import Activation
 from lben.activations.blocks import Blocks, GroupSoftThreshold, Projection, Softmax
 from lben.activations.scalar import (
@@ -43,6 +43,7 @@ from lben.errors import (
     NotConverged,
     NotWellPosed,
 )
+from lben.experiments import baselines
 from lben.files import load, save
 from lben.layers.equilibrium import ImageLBEN
 from lben.layers.graph import read

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from lben.checks import need
 from lben.errors import LbenError
-from lben.extras import need
 
 
 def main() -> None:

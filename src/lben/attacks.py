@@ -21,8 +21,8 @@ from lben.certify.certificate import Domain, NoVerdict, place
 from lben.certify.evaluator import Evaluator
 from lben.certify.radius import check_labels, check_sizes
 from lben.certify.subject import Examined
+from lben.checks import need
 from lben.errors import ConvergenceWarning, InvalidInput
-from lben.extras import need
 from lben.numerics.rounding import undisturbed
 from lben.progress import Show, track
 from lben.solvers.base import Solver

@@ -1,14 +1,17 @@
-"""Checks of arguments: one clear sentence with the offending value, before anything is computed."""
+"""Checks of arguments and of packages: one clear sentence with what is wrong, before anything is computed."""
 
 from __future__ import annotations
 
+import importlib
 import math
+import warnings
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lben.errors import InvalidInput, NotFinite
+from lben.errors import InvalidInput, MissingExtra, NotFinite
 
 _MOST_ENTRIES = 2**31
 FLOATS = (torch.float32, torch.float64)
@@ -175,3 +178,16 @@ def features(name: str, tensor: Tensor, size: int, like: Tensor) -> Tensor:
     if tensor.device != like.device:
         raise InvalidInput(f"{name} is on {tensor.device} but the network is on {like.device}: move one of them.")
     return there(name, tensor)
+
+
+def need(package: str, purpose: str, *, extra: str) -> Any:
+    """A package beyond the core requirements, or one sentence that says what to install."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # theirs: Foolbox uses a name that SciPy is to drop
+            return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"{purpose} needs {package}: pip install 'lben[{extra}]'.") from error
+    except ImportError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise MissingExtra(f"{purpose} needs {package}, which is there but cannot be imported: {reason}") from error

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal, TypeVar
 
+from lben.checks import need
 from lben.errors import MissingExtra
-from lben.extras import need
 
 Show = bool | Literal["lines"] | None
 """What is shown: True, a bar and lines; "lines", those alone; False, nothing.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import lben
-from lben.baselines import FeedForward
+from lben.experiments.baselines import FeedForward
 from tests.problems import conv_network
 
 SCALE = 0.25

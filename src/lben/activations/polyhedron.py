@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lben.checks import need
 from lben.errors import NotConverged
-from lben.extras import need
 
 _EPS = torch.finfo(torch.float64).eps
 _ROUNDING = 64 * _EPS  # by which a constraint may be violated, and a multiplier negative, relative to v, z and d

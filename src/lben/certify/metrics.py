@@ -13,8 +13,8 @@ from torch import Tensor
 from lben.certify.certificate import NO_BOUND, BoundSolver
 from lben.certify.condition import Reduced, monotone
 from lben.certify.wellposed import best_metric
+from lben.checks import need
 from lben.errors import InvalidInput, NotConverged, NotWellPosed
-from lben.extras import need
 from lben.numerics.barrier import Quadratic, feasible_start, largest_norm, minimise_rho, smallest_rho
 from lben.weights.dense import Weights
 

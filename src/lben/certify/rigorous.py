@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lben.certify.condition import Balanced
-from lben.extras import need
+from lben.checks import need
 from lben.numerics.enclosed import Enclosed, Verdict
 from lben.weights.dense import Weights
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lben.checks import need
 from lben.data.records import ImageData
 from lben.errors import DataNotFound, InvalidFile, InvalidInput
-from lben.extras import need
 
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 SVHN_MEAN, SVHN_STD = 0.4514, 0.1993

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations.base import Activation
+from lben.checks import need
 from lben.errors import InvalidInput, NotConverged, NotWellPosed
-from lben.extras import need
 from lben.networks.dense import EquilibriumNetwork
 from lben.normalize import Normalize
 from lben.operators.dense import DenseOperator

@@ -10,12 +10,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from lben.checks import need
 from lben.disk import make_folder, write_bytes
 from lben.experiments.layers import Stacked
 from lben.experiments.regions import Regions
 from lben.experiments.running import Outcome
 from lben.experiments.study import Result
-from lben.extras import need
 
 _STYLE = {
     "font.size": 10,

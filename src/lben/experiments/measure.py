@@ -12,12 +12,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from lben.attacks import PAPER_IMAGES, attack
-from lben.baselines import FeedForward, halving_search
 from lben.certify.lipschitz import certify, tightest_bound
 from lben.certify.lower import lipschitz_lower_bound
 from lben.certify.radius import certified_accuracy
 from lben.data import ImageData, pixels
 from lben.errors import InvalidInput, NotConverged, NotWellPosed
+from lben.experiments.baselines import FeedForward, halving_search
 from lben.networks.base import BaseNetwork
 from lben.progress import Show
 from lben.solvers.peaceman_rachford import PeacemanRachford

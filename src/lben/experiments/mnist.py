@@ -10,9 +10,9 @@ from typing import Literal, get_args
 
 import torch
 
-from lben.baselines import LMT, FeedForward, LipschitzMargin, pool, train_lipnn
 from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, mnist
 from lben.errors import InvalidInput
+from lben.experiments.baselines import LMT, FeedForward, LipschitzMargin, pool, train_lipnn
 from lben.experiments.measure import TRAINING_TOLERANCE
 from lben.experiments.regions import reproduce_regions
 from lben.experiments.running import Plan

@@ -17,11 +17,11 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from lben.checks import need
 from lben.data import ImageData
 from lben.disk import make_folder, write_bytes
 from lben.errors import InvalidFile, InvalidInput
 from lben.experiments.reading import is_number, read_record, record
-from lben.extras import need
 from lben.progress import Show, bar
 from lben.train import TrainConfig
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lben.activations.scalar import Identity
-from lben.extras import need
+from lben.checks import need
 from lben.layers.equilibrium import ImageLBEN
 from lben.layers.sandwich import ConvSandwich, Sandwich
 from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth

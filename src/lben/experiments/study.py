@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from lben.baselines import FeedForward
 from lben.data import ImageData
+from lben.experiments.baselines import FeedForward
 from lben.experiments.measure import EVALUATION_TOLERANCE, RADII, Measured, measure, relative_seconds
 from lben.experiments.reading import record
 from lben.experiments.running import Outcome, Run, Task, read_description, read_results

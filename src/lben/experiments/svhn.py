@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from lben.baselines import FeedForward
 from lben.data import MNIST_MEAN, MNIST_STD, SVHN_MEAN, SVHN_STD, ImageData, embedded_mnist, svhn
+from lben.experiments.baselines import FeedForward
 from lben.experiments.measure import TRAINING_TOLERANCE, relative_seconds
 from lben.experiments.running import Plan
 from lben.experiments.study import Published, Result, Row, start_from

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 import lben
-from lben.baselines import FeedForward
 from lben.data import MNIST_MEAN, MNIST_STD, pixels
+from lben.experiments.baselines import FeedForward
 from lben.train import TrainConfig, fit
 from tests.problems import few_images
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import lben
-from lben.baselines import FeedForward, pool, train_lipnn
 from lben.data import MNIST_MEAN, MNIST_STD
+from lben.experiments.baselines import FeedForward, pool, train_lipnn
 from lben.train import TrainConfig
 from tests.problems import few_images
 

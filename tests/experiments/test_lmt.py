@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import lben
-from lben.baselines import LMT, FeedForward, LipschitzMargin
 from lben.data import MNIST_MEAN, MNIST_STD, pixels
+from lben.experiments.baselines import LMT, FeedForward, LipschitzMargin
 from lben.train import TrainConfig, fit
 from tests.problems import few_images
 

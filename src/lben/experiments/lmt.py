@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lben.baselines.feedforward import FeedForward
 from lben.certify.certificate import Domain
 from lben.certify.lipschitz import product_bound
 from lben.errors import InvalidInput
+from lben.experiments.feedforward import FeedForward
 
 
 class LMT(FeedForward):

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lben import checks
-from lben.baselines.feedforward import FeedForward
 from lben.certify.certificate import Certificate
 from lben.certify.lipschitz import tightest_bound
+from lben.checks import need
 from lben.data import ImageData
 from lben.disk import make_folder, read_tensors, write_tensors
 from lben.errors import InvalidInput, NotConverged
-from lben.extras import need
+from lben.experiments.feedforward import FeedForward
 from lben.progress import Show
 from lben.train import CrossEntropy, Epoch, TrainConfig, error_rate, fit
 from lben.train.checkpoint import CHECKPOINT, check_identity, identity, load_network, network_tensors

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import lben
-from lben.baselines import halving_search
 from lben.data import pixels
+from lben.experiments.baselines import halving_search
 from tests.problems import few_images, mnist_network
 
 
