@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from lben import data, train
 from lben.activations.base import Activation
 from lben.activations.blocks import Blocks, GroupSoftThreshold, Projection, Softmax
+from lben.activations.framed import Framed
 from lben.activations.scalar import (
     ELU,
     Arctan,
@@ -56,6 +57,7 @@ from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnco
 from lben.networks.dense import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
 from lben.networks.imported import Residual, from_sequential
 from lben.networks.layered import LayeredNetwork
+from lben.networks.published import Imported, import_checkpoint
 from lben.networks.solution import Solution
 from lben.normalize import Normalize
 from lben.solvers.anderson import Anderson
@@ -113,6 +115,7 @@ __all__ = [
     "EquilibriumNetwork",
     "Extragradient",
     "ForwardBackward",
+    "Framed",
     "FrequencyTest",
     "Geometry",
     "GroupSoftThreshold",
@@ -120,6 +123,7 @@ __all__ = [
     "Identity",
     "ImageLBEN",
     "ImageWeights",
+    "Imported",
     "IncrementalGain",
     "InvalidActivation",
     "InvalidFile",
@@ -169,6 +173,7 @@ __all__ = [
     "enclose",
     "frequency_test",
     "from_sequential",
+    "import_checkpoint",
     "incremental_gain",
     "lipschitz_lower_bound",
     "load",
