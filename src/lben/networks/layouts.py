@@ -45,9 +45,10 @@ class Source:
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name] if name in self.tensors else self.tensors[_INSIDE + name]
 
-    def epsilon(self) -> float:
+    def epsilon(self) -> Tensor:
+        """m, in double precision: a network that is made with it has it in single."""
         self.notes.append(f"m = {self.m:g}, which is not in the file.")
-        return self.m
+        return torch.tensor(self.m, dtype=torch.float64)
 
     def normalize(self, features: int) -> Normalize | None:
         if not isinstance(self.given, str):
@@ -81,10 +82,11 @@ def _lben(s: Source) -> LBEN:
     """W = I - Psi (V'V + m I + S' - S + (G'G + Lam B B' Lam)/2gamma), Psi = diag(e^psi); or without the last term."""
     into, out = ("B", "G") if s.gamma is not None else ("U", "Wout")
     U, Wo = s[f"{into}.weight"], s[f"{out}.weight"]
-    sizes, epsilon = _sizes(U, Wo), s.epsilon()
+    sizes = _sizes(U, Wo)
     normalize = s.normalize(sizes[0])
     return _filled(
-        lambda: LBEN(*sizes, gamma=s.gamma, epsilon=epsilon, normalize=normalize),
+        lambda: LBEN(*sizes, gamma=s.gamma, normalize=normalize),
+        epsilon=s.epsilon(),
         U=U,
         bz=s[f"{into}.bias"],
         Wo=Wo,
@@ -98,10 +100,11 @@ def _lben(s: Source) -> LBEN:
 def _mon(s: Source) -> MON:
     """W = (1 - m) I - A'A + B - B'."""
     U, Wo = s["U.weight"], s["Wout.weight"]
-    sizes, epsilon = _sizes(U, Wo), s.epsilon()
+    sizes = _sizes(U, Wo)
     normalize = s.normalize(sizes[0])
     return _filled(
-        lambda: MON(*sizes, epsilon=epsilon, normalize=normalize),
+        lambda: MON(*sizes, normalize=normalize),
+        epsilon=s.epsilon(),
         U=U,
         bz=s["U.bias"],
         Wo=Wo,
@@ -147,11 +150,11 @@ def _conv(s: Source) -> ConvLBEN | ConvMON:
         if s.gamma is not None:
             raise InvalidFile(f"a pool of {pool} does not divide the hidden image, {high} x {wide}")
         Wo, pool = _unpooled(Wo, pool, high, wide), 1
-    sizes, epsilon, normalize = (shape, C, len(G)), s.epsilon(), s.normalize(shape[0] * shape[1] * shape[2])
+    sizes, normalize = (shape, C, len(G)), s.normalize(shape[0] * shape[1] * shape[2])
     frame = Framed(high, wide, C, max(taps // 2, 1))
-    values = {"U": U, "bz": s["U.bias"], "Wo": Wo, "by": s["Wout.bias"], "V": A, "N": -2 * B}
+    values = {"U": U, "bz": s["U.bias"], "Wo": Wo, "by": s["Wout.bias"], "V": A, "N": -2 * B, "epsilon": s.epsilon()}
     if metric == "identity" and s.gamma is None:
-        options = {"kernel_size": taps, "pool": pool, "padding": 1, "epsilon": epsilon}
+        options = {"kernel_size": taps, "pool": pool, "padding": 1}
         return _filled(lambda: ConvMON(*sizes, **options, activation=frame, normalize=normalize), **values)
     if d is not None:
         values["d"] = d
@@ -159,7 +162,6 @@ def _conv(s: Source) -> ConvLBEN | ConvMON:
         lambda: ConvLBEN(
             *sizes,
             gamma=s.gamma,
-            epsilon=epsilon,
             kernel_size=taps,
             pool=pool,
             padding=1,
