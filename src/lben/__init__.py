@@ -45,7 +45,7 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.experiments import baselines
-from lben.files import load, save
+from lben.files import Card, Cards, load, pretrained, save
 from lben.layers.equilibrium import ImageLBEN
 from lben.layers.graph import read
 from lben.layers.parallel import Parallel
@@ -94,6 +94,8 @@ __all__ = [
     "Blocks",
     "BoundNotMet",
     "Box",
+    "Card",
+    "Cards",
     "Certificate",
     "CertifiedAccuracy",
     "CertifiedRadius",
@@ -177,6 +179,7 @@ __all__ = [
     "incremental_gain",
     "lipschitz_lower_bound",
     "load",
+    "pretrained",
     "product_bound",
     "read",
     "save",

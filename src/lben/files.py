@@ -1,13 +1,19 @@
 """Networks on disk: one safetensors file whose header holds their description. No pickle, so no code can run.
 
+Some trained ones ship with the package, each with a card that says what made it and what was measured of it.
+
 What a file says is checked field by field, and the sizes it claims against the tensors that it holds, before anything
 is made of it. What comes out says of itself what the file says.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from typing import Any
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -56,6 +62,72 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise
     except WRONG as error:
         raise InvalidFile(f"{path} does not describe a network: {_reason(error)}") from error
+
+
+@dataclass(frozen=True)
+class Card:
+    """A trained network of the package: what made it, and what was measured of it on all `images` test images.
+
+    error: the share of them with a wrong class. bound: the smallest Lipschitz bound that a diagonal metric proves, at
+    the network's input. certified: the share of them proved to keep the right class within each radius, in pixels.
+    versions: of the packages that trained it. sha256: of its file.
+    """
+
+    name: str
+    kind: str
+    hidden: int
+    gamma: float | None
+    command: str
+    recipe: str
+    seed: int
+    versions: dict[str, str]
+    images: int
+    error: float
+    bound: float
+    certified: dict[str, float]
+    sha256: str
+
+    def __str__(self) -> str:
+        proved = ", ".join(f"{100 * share:.1f} % within {radius}" for radius, share in self.certified.items())
+        return (
+            f"{self.name}: {self.kind} of {self.hidden} units, {100 * self.error:.2f} % error, "
+            f"Lipschitz bound {self.bound:.4g} at the input; certified {proved} pixels."
+        )
+
+
+class Cards(tuple[Card, ...]):
+    """Cards, one a line."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+
+@overload
+def pretrained() -> Cards: ...
+
+
+@overload
+def pretrained(name: str) -> BaseNetwork: ...
+
+
+def pretrained(name: str | None = None) -> Cards | BaseNetwork:
+    """A network that ships with the package, in evaluation mode; without a name, the cards of all of them.
+
+    name: such as "mnist-gamma-1", an LBEN trained on MNIST with gamma = 1, of 784 pixels in [0, 1] to 10 logits.
+    Raises InvalidInput for another name, and InvalidFile if the file is not the one that its card is about.
+    """
+    folder = resources.files("lben.data")
+    found = [file for file in folder.iterdir() if file.name.endswith(".json")]
+    cards = {card.name: card for card in (Card(**json.loads(file.read_text("utf-8"))) for file in found)}
+    if name is None:
+        return Cards(cards[key] for key in sorted(cards))
+    if not isinstance(name, str) or name not in cards:
+        raise InvalidInput(f"There is no pretrained network {name!r}: there are {', '.join(sorted(cards))}.")
+    with resources.as_file(folder.joinpath(f"{name}.safetensors")) as path:
+        net: BaseNetwork = load(path)
+        if hashlib.sha256(path.read_bytes()).hexdigest() != cards[name].sha256:
+            raise InvalidFile(f"{path} is not the file that its card is about: install lben again.")
+    return net.eval()
 
 
 def _tensors(net: BaseNetwork | Sequential) -> dict[str, Tensor]:
