@@ -45,7 +45,7 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.experiments import baselines
-from lben.files import Card, Cards, load, pretrained, save
+from lben.files import Card, load, pretrained, save
 from lben.layers.equilibrium import ImageLBEN
 from lben.layers.graph import read
 from lben.layers.parallel import Parallel
@@ -95,7 +95,6 @@ __all__ = [
     "BoundNotMet",
     "Box",
     "Card",
-    "Cards",
     "Certificate",
     "CertifiedAccuracy",
     "CertifiedRadius",

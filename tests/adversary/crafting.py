@@ -37,6 +37,7 @@ KINDS: tuple[Callable[[], Any], ...] = (
     lambda: lben.ConvLBEN((1, 3, 3), 2, 2, gamma=1.0, pool=1, metric="channel"),
     lambda: lben.ConvLBEN((1, 3, 3), 2, 2, gamma=1.0, pool=1, metric="pixel", solver=lben.FISTA()),
     lambda: lben.ConvMON((1, 3, 3), 2, 2, pool=3, padding=0),
+    lambda: lben.ConvMON((1, 3, 3), 2, 2, pool=1, activation=lben.Framed(3, 3, 2, 1, lben.Tanh())),
     lambda: lben.from_sequential(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))),
     lambda: lben.Sequential(
         *(lben.Normalize(0.5, 0.25), nn.Linear(3, 4), nn.BatchNorm1d(4), lben.SLL(4, activation=lben.Tanh())),

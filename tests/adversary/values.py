@@ -13,6 +13,7 @@ from torch import nn
 
 import lben
 from lben import baselines, data, train
+from tests.networks.published_files import dense_mon
 
 Make = Callable[[], Any]
 
@@ -60,6 +61,7 @@ NETWORKS: list[Make] = [
     layered,
     conv,
     lambda: lben.ConvLBEN((1, 3, 3), 2, 2, gamma=1.0, pool=1, metric="pixel", solver=lben.ForwardBackward()).eval(),
+    lambda: lben.ConvMON((1, 3, 3), 2, 2, pool=1, activation=lben.Framed(3, 3, 2)).eval(),
 ]
 ACTIVATIONS: list[Make] = [
     lben.ReLU,
@@ -72,6 +74,7 @@ ACTIVATIONS: list[Make] = [
     lambda: lben.Projection(lben.Ball(2)),
     lambda: lben.Blocks([(lben.Softmax(2), 2), (lben.ReLU(), 2)]),
     lambda: lben.Elementwise(torch.tanh),
+    lambda: lben.Framed(3, 3, 2),
 ]
 SETS: list[Make] = [
     lambda: lben.Box(0.0, 1.0),
@@ -161,6 +164,9 @@ GOOD: dict[str, list[Make]] = {
     "t": [lambda: torch.linspace(0, 1, 3)],
     "target": [lambda: torch.float64],
     "dtype": [lambda: torch.float64, lambda: None],
+    "name": [lambda: "mnist-mon", lambda: None],
+    "border": [lambda: 1],
+    "m": [lambda: 1.0, lambda: 0.1],
     "train_images": [lambda: images().train_images],
     "train_labels": [lambda: images().train_labels],
     "test_images": [lambda: images().test_images],
@@ -246,9 +252,13 @@ def paths(r: Random, folder: Path) -> Any:
     saved = folder / "work" / "network.safetensors"
     if not saved.exists():
         lben.save(lben_net(), saved)
+    foreign = folder / "work" / "foreign.params"
+    if not foreign.exists():
+        torch.save(dense_mon(3), foreign)
     broken = folder / "work" / "broken.safetensors"
     broken.write_bytes(b"not a network")
     inside = [saved, str(saved), broken, folder / "work" / "new.safetensors", folder / "work", folder / "no" / "where"]
+    inside += [foreign] * 4
     return r.choice([*inside, "relative", "", None, 0.5, b"bytes", [], object(), Path("relative")])
 
 
