@@ -46,7 +46,7 @@ def train(row: Row, data: ImageData, folder: Path) -> BaseNetwork:
     return net.eval()
 
 
-def write(net: BaseNetwork, data: ImageData, file: Path, command: str, recipe: Recipe, seed: int) -> None:
+def write(net: BaseNetwork, data: ImageData, file: Path, recipe: Recipe, seed: int) -> None:
     """The network and, beside it, its card: what made it, and what was measured of it on all test images."""
     lben.save(net, file)
     x, y = pixels(data.test_images), data.test_labels
@@ -56,7 +56,7 @@ def write(net: BaseNetwork, data: ImageData, file: Path, command: str, recipe: R
         "kind": type(net).__name__,
         "hidden": net.hidden_features,
         "gamma": net.gamma,
-        "command": command,
+        "command": "python scripts/pretrain.py --data DIRECTORY" + " --certified" * (recipe == "certified"),
         "recipe": recipe,
         "seed": seed,
         "versions": {"lben": version("lben"), "torch": torch.__version__, "Python": platform.python_version()},
@@ -67,7 +67,7 @@ def write(net: BaseNetwork, data: ImageData, file: Path, command: str, recipe: R
         "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
     }
     file.with_suffix(".json").write_text(json.dumps(card, indent=1) + "\n")
-    print(f"{file}: error {100 * card['error']:.2f} %")
+    print(f"{file}: {card}")
 
 
 def main() -> None:
@@ -77,15 +77,17 @@ def main() -> None:
     parser.add_argument("--certified", action="store_true", help="the wide networks: an hour or two")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    data, recipe = mnist(given.data), "certified" if given.certified else "ours"
-    command = "python scripts/pretrain.py --data DIRECTORY" + " --certified" * given.certified
-    for row in rows(recipe):  # type: ignore[arg-type]
-        if not given.certified and row.name not in NAMES:
+    data = mnist(given.data)
+    recipe: Recipe = "certified" if given.certified else "ours"
+    results = ROOT / "docs" / "results" / "mnist-certified"
+    for row in rows(recipe):
+        if recipe == "certified":
+            file = results / slug(row.name) / "network.safetensors"
+        elif row.name in NAMES:
+            file = ROOT / "src" / "lben" / "data" / f"{NAMES[row.name]}.safetensors"
+        else:
             continue
-        net = train(row, data, given.runs / slug(row.name))
-        results = ROOT / "docs" / "results" / "mnist-certified" / slug(row.name) / "network.safetensors"
-        file = results if given.certified else ROOT / "src" / "lben" / "data" / f"{NAMES[row.name]}.safetensors"
-        write(net, data, file, command, recipe, row.config.seed)  # type: ignore[arg-type]
+        write(train(row, data, given.runs / slug(row.name)), data, file, recipe, row.config.seed)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ State = dict[str, Tensor]
 
 
 def rand(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64) / max(shape[-1:] or (1,)) ** 0.5
+    return torch.randn(*shape, dtype=torch.float64) / math.sqrt(shape[-1])
 
 
 def inside(**tensors: Tensor) -> State:
@@ -173,4 +174,4 @@ def conv_outputs(
     U, bias = matrix(Uk, high, wide, circular=True), s["U.bias"].repeat_interleave(high * wide)
     z = torch.zeros(len(x), n, dtype=torch.float64)
     z[:, keep] = equilibria(W[keep][:, keep], U[keep], bias[keep], padded)
-    return z @ Wo.T + s["Wout.bias"]
+    return torch.addmm(s["Wout.bias"], z, Wo.T)

@@ -215,6 +215,10 @@ def test_convolutions_that_are_not_ours_are_named(tmp_path: Path) -> None:
     state["mon.linear_module.g"] = torch.tensor(-1.0, dtype=torch.float64)
     refused(saved(tmp_path, state), "is -1, and must not be negative", in_shape=IMAGE)
     refused(saved(tmp_path, files.conv_mon(2, (2, 4, 4))), "2 channels has no size that is known")
+    state = {**files.conv_mon(), **files.inside(U__weight=files.rand(2, 3, 1, 1))}
+    refused(saved(tmp_path, state), "a 3 x 3 kernel and a matrix are needed", in_shape=IMAGE)
+    odd = files.conv_bounded(PSI["channel"]) | {"mon.linear_module.Wout.weight": files.rand(3, 2 * 3 * 4)}
+    refused(saved(tmp_path, odd), "does not divide the hidden image, 7 x 9", gamma=1.0, in_shape=(3, 5, 7))
 
 
 def test_arguments_that_are_missing_or_wrong_are_named(tmp_path: Path) -> None:

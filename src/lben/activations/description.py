@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from lben.activations.base import Activation
 from lben.activations.blocks import Blocks, GroupSoftThreshold, Projection, Softmax
 from lben.activations.framed import Framed
@@ -13,6 +15,8 @@ from lben.errors import InvalidFile
 _SETS = {kind.__name__: kind for kind in (Box, Ball, Simplex, Polyhedron)}
 _OTHERS: tuple[type[Activation], ...] = (GroupSoftThreshold, Softmax)
 _RECORDS: dict[str, type[Activation]] = {kind.__name__: kind for kind in (*TABLE, *_OTHERS)}
+
+_FRAMED = tuple(option.name for option in fields(Framed))
 
 
 def build_activation(description: object, depth: int = 0) -> Activation:
@@ -28,8 +32,8 @@ def build_activation(description: object, depth: int = 0) -> Activation:
             raise InvalidFile(f"the parts of Blocks must be pairs, not {parts!r}.")
         return Blocks([(build_activation(part, depth + 1), width) for part, width in parts])
     if name == Framed.__name__:
-        *sizes, inner = take(name, options, "height", "width", "channels", "border", "activation")
-        return Framed(*sizes, build_activation(inner, depth + 1))  # type: ignore[arg-type] # checked by Framed
+        inside = build_activation(take(name, options, *_FRAMED)[-1], depth + 1)
+        return Framed(**{**options, "activation": inside})
     if name == Projection.__name__:
         (described,) = take(name, options, "set")
         chosen, rest = named("set", described, depth)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -36,7 +36,9 @@ def import_(
         raise lben.InvalidInput("--mean and --std belong together: give both or none.")
     if check_target(file).exists() and not force:
         raise lben.InvalidInput(f"{str(file)!r} is there already: --force overwrites it, or give another name.")
-    stage = "published" if mean is None or std is None else lben.Normalize(mean, std)
-    found = lben.import_checkpoint(checkpoint, gamma=gamma, m=m, in_shape=image, normalize=stage)  # type: ignore[arg-type]
+    stage: lben.Normalize | Literal["published"] = "published"
+    if mean is not None and std is not None:
+        stage = lben.Normalize(mean, std)
+    found = lben.import_checkpoint(checkpoint, gamma=gamma, m=m, in_shape=image, normalize=stage)
     lben.save(found.net, file)
     say(f"{found} Written to {file}.")

@@ -6,6 +6,7 @@ monotone_op_net (Winston & Kolter 2020): MON, dense and with one convolution.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -125,41 +126,30 @@ def _free(s: Source) -> UnconstrainedEN:
 
 
 def _conv(s: Source) -> ConvLBEN | ConvMON:
-    """I - W = Psi (a A'A + m I - B + B') with kernels of norm 1 and h, and the terms of gamma; 0 around the image.
+    """I - W = Psi (A'A + m I - B + B' + (Wo'Wo + Lam U U' Lam)/2gamma), or without the last term; A, B, U are kernels.
 
-    Their hidden units on the outermost pixels are held at zero, which makes circular convolutions out of theirs where
-    they are not: they differ there alone.
+    Their hidden units on the outermost pixels are held at zero, which a `Framed` activation says. So their convolutions
+    are circular ones: where some are not, the difference lies in those pixels alone.
     """
     second = f"{_INSIDE}a" in s.tensors  # a later layout, in which U and Wo have norms of their own, too
     A = _root(s["a" if second else "g"]) * _unit(s["A.weight"])
     B = s["b" if second else "h"] * _unit(s["B.weight"])
     U = _root(s["u"]) * _unit(s["U.weight"]) if second else s["U.weight"]
     G = _root(s["g"]) * _unit(s["Wout.weight"]) if second else s["Wout.weight"]
-    if U.dim() != 4 or G.dim() != 2:
-        raise InvalidFile(f"a kernel and a matrix are needed, not shapes {tuple(U.shape)} and {tuple(G.shape)}")
+    if U.dim() != 4 or U.shape[-1] < 3 or G.dim() != 2:
+        raise InvalidFile(f"a 3 x 3 kernel and a matrix are needed, not shapes {tuple(U.shape)} and {tuple(G.shape)}")
     C, colours, taps, _ = U.shape
     d, metric, size = _metric(s.tensors.get(f"{_INSIDE}psi"), C)
-    shape = s.in_shape or (None if size is None else (colours, size[0] - 2, size[1] - 2)) or _IMAGES.get(colours)
-    if shape is None:
-        raise InvalidFile(f"an image of {colours} channels has no size that is known: give in_shape=")
+    shape = _shape(s.in_shape, colours, size)
     high, wide = shape[1] + 2, shape[2] + 2
-    pool = _pool(high, wide, C, G.shape[1])
-    s.notes.append(f"Images are {shape[0]} x {shape[1]} x {shape[2]}, and {pool} x {pool} hidden pixels are averaged.")
-    Wo = G.reshape(len(G), C, high // pool, wide // pool)
-    if high % pool or wide % pool:  # they leave the last pixels out
-        if s.gamma is not None:
-            raise InvalidFile(f"a pool of {pool} does not divide the hidden image, {high} x {wide}")
-        Wo, pool = _unpooled(Wo, pool, high, wide), 1
-    sizes, normalize = (shape, C, len(G)), s.normalize(shape[0] * shape[1] * shape[2])
-    frame = Framed(high, wide, C, max(taps // 2, 1))
-    values = {"U": U, "bz": s["U.bias"], "Wo": Wo, "by": s["Wout.bias"], "V": A, "N": -2 * B, "epsilon": s.epsilon()}
-    if metric == "identity" and s.gamma is None:
-        options = {"kernel_size": taps, "pool": pool, "padding": 1}
-        return _filled(lambda: ConvMON(*sizes, **options, activation=frame, normalize=normalize), **values)
-    if d is not None:
-        values["d"] = d
-    return _filled(
-        lambda: ConvLBEN(
+    Wo, pool = _readout(G, C, high, wide, s)
+    sizes, normalize = (shape, C, len(G)), s.normalize(math.prod(shape))
+    frame = Framed(high, wide, C, taps // 2)
+
+    def make() -> ConvLBEN | ConvMON:
+        if metric == "identity" and s.gamma is None:
+            return ConvMON(*sizes, kernel_size=taps, pool=pool, padding=1, activation=frame, normalize=normalize)
+        return ConvLBEN(
             *sizes,
             gamma=s.gamma,
             kernel_size=taps,
@@ -168,13 +158,15 @@ def _conv(s: Source) -> ConvLBEN | ConvMON:
             metric=metric,
             activation=frame,
             normalize=normalize,
-        ),
-        **values,
-    )
+        )
+
+    values = {"U": U, "bz": s["U.bias"], "Wo": Wo, "by": s["Wout.bias"], "V": A, "N": -2 * B, "epsilon": s.epsilon()}
+    return _filled(make, **values, **({} if d is None else {"d": d}))
 
 
 def _unit(kernel: Tensor) -> Tensor:
-    return kernel / kernel.norm()
+    unit: Tensor = kernel / kernel.norm()
+    return unit
 
 
 def _root(weight: Tensor) -> Tensor:
@@ -201,6 +193,33 @@ def _metric(psi: Tensor | None, channels: int) -> tuple[Tensor | None, Metric, t
     )
 
 
+def _shape(given: tuple[int, int, int] | None, colours: int, size: tuple[int, int] | None) -> tuple[int, int, int]:
+    """The image: what is given, else what the metric tells, else the usual one of so many channels."""
+    if given is not None:
+        return given
+    if size is not None:
+        return colours, size[0] - 2, size[1] - 2
+    if colours not in _IMAGES:
+        raise InvalidFile(f"an image of {colours} channels has no size that is known: give in_shape=")
+    return _IMAGES[colours]
+
+
+def _readout(G: Tensor, channels: int, high: int, wide: int, s: Source) -> tuple[Tensor, int]:
+    """Wo of averages of pixels, and the side of the squares that are averaged.
+
+    Where squares do not divide the image, they leave its last pixels out; Wo then reads single pixels.
+    """
+    pool = _pool(high, wide, channels, G.shape[1])
+    s.notes.append(f"Images are {high - 2} x {wide - 2} pixels, and {pool} x {pool} hidden ones are averaged.")
+    Wo = G.reshape(len(G), channels, high // pool, wide // pool)
+    if high % pool == wide % pool == 0:
+        return Wo, pool
+    if s.gamma is not None:
+        raise InvalidFile(f"its pool of {pool} does not divide the hidden image, {high} x {wide}, as its gamma needs")
+    single = (Wo / pool**2).repeat_interleave(pool, 2).repeat_interleave(pool, 3)
+    return torch.nn.functional.pad(single, (0, wide - single.shape[3], 0, high - single.shape[2])), 1
+
+
 def _pool(high: int, wide: int, channels: int, inputs: int) -> int:
     """The side of the squares that are averaged: 4, as usual, if that fits the output, else the one that does."""
     fitting = [k for k in range(1, min(high, wide) + 1) if channels * (high // k) * (wide // k) == inputs]
@@ -212,12 +231,6 @@ def _pool(high: int, wide: int, channels: int, inputs: int) -> int:
             f"channels of {high} x {wide} hidden pixels: give the right in_shape="
         )
     return fitting[0]
-
-
-def _unpooled(Wo: Tensor, pool: int, high: int, wide: int) -> Tensor:
-    """The same output, read from single pixels."""
-    pixels = (Wo / pool**2).repeat_interleave(pool, 2).repeat_interleave(pool, 3)
-    return torch.nn.functional.pad(pixels, (0, wide - pixels.shape[3], 0, high - pixels.shape[2]))
 
 
 @dataclass(frozen=True)
