@@ -111,7 +111,7 @@ def read_tensors(path: str | os.PathLike[str], key: str, what: str) -> tuple[dic
 
 
 def read_foreign_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The floating-point tensors of a state dict that others wrote, by torch.save or as safetensors, on the CPU.
+    """The floating-point tensors of a state dict that others wrote, by torch or as safetensors, on the CPU.
 
     Of a pickle nothing is read but tensors and plain containers: no code in it can run. Raises InvalidFile.
     """
@@ -126,6 +126,11 @@ def read_foreign_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
                     raise InvalidFile(f"{path} was written by lben.save: lben.load reads it.")
                 content: Any = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         else:
+            if torch.__version__ < (2, 6):  # CVE-2025-32434
+                raise InvalidInput(
+                    f"Before torch 2.6 a crafted file could run code in its reader, and this is {torch.__version__}: "
+                    f"read {path} with a later one, or as safetensors."
+                )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch's words on old formats
                 content = torch.load(path, map_location="cpu", weights_only=True)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 import lben
 from tests.networks import published_files as files
@@ -164,6 +165,12 @@ def test_no_code_in_a_file_is_run(tmp_path: Path) -> None:
     for name in ("zip.pt", "old.pt", "bare.pt"):
         refused(tmp_path / name, "cannot be read as a file of tensors alone")
     assert not trace.exists()
+
+
+def test_a_torch_whose_reader_could_run_code_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, files.dense_mon())
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.5.1+cpu"))
+    refused(path, "Before torch 2.6 .* and this is 2.5.1", lben.InvalidInput)
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:

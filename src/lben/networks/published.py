@@ -52,7 +52,7 @@ def import_checkpoint(
 ) -> Imported:
     """Read a network of the paper's authors or of `monotone_op_net` from a state dict that they saved.
 
-    path: a file of tensors, as torch.save writes it or safetensors. No code in it is ever run.
+    path: a file of tensors, in the format of torch or safetensors. No code in it is ever run.
     gamma: the bound that the network was trained with, which is not in the file: if not given, it is taken from the
         name of the file, as in fc_lip0.2_w80.params. Refused for layouts that have none.
     m: their strong monotonicity, which is not in the file either; 1 in their dense networks of MNIST.
