@@ -126,7 +126,7 @@ def read_foreign_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
                     raise InvalidFile(f"{path} was written by lben.save: lben.load reads it.")
                 content: Any = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         else:
-            if torch.__version__ < (2, 6):  # CVE-2025-32434
+            if torch.__version__ < "2.6":  # CVE-2025-32434
                 raise InvalidInput(
                     f"Before torch 2.6 a crafted file could run code in its reader, and this is {torch.__version__}: "
                     f"read {path} with a later one, or as safetensors."
