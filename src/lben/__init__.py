@@ -24,6 +24,7 @@ from lben.certify.certificate import Certificate
 from lben.certify.contraction import Contraction, FrequencyTest, contraction, frequency_test
 from lben.certify.enclose import Enclosure, enclose
 from lben.certify.gain import IncrementalGain, incremental_gain
+from lben.certify.interval import CertifiedInterval, certified_interval
 from lben.certify.lipschitz import certify, product_bound, tightest_bound, well_posed
 from lben.certify.lower import LowerBound, lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
@@ -94,6 +95,7 @@ __all__ = [
     "Box",
     "Certificate",
     "CertifiedAccuracy",
+    "CertifiedInterval",
     "CertifiedRadius",
     "ContractingODE",
     "Contraction",
@@ -162,6 +164,7 @@ __all__ = [
     "attack",
     "baselines",
     "certified_accuracy",
+    "certified_interval",
     "certified_radius",
     "certify",
     "contraction",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lben import checks
+from lben.data import Columns
 from lben.described import stored_tensors
 from lben.disk import WRONG, read_tensors, write_tensors
 from lben.dynamics.contracting import ContractingODE
@@ -21,15 +22,17 @@ from lben.layers.description import build_stack, describe_stack, stack_tensors
 from lben.layers.reading import read
 from lben.layers.stack import Sequential
 from lben.networks.base import BaseNetwork
+from lben.networks.dense import EquilibriumNetwork
 from lben.networks.description import NETWORKS, Kinds, build_network, check_own
 
 KINDS: Kinds = {**NETWORKS, ContractingODE.__name__: ContractingODE}
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def save(net: BaseNetwork | Sequential, path: str | os.PathLike[str]) -> None:
+def save(net: BaseNetwork | Sequential, path: str | os.PathLike[str], *, columns: Columns | None = None) -> None:
     """Write a network, or a stack of stages, to a file: to a temporary one first, so that no half of it is ever left.
 
+    columns: of the table that a dense network takes, which the file is to know; `lben.data.read_columns` reads them.
     Nothing is written that `load` would not read.
     """
     if type(net) is not Sequential and type(net) not in KINDS.values():
@@ -40,6 +43,8 @@ def save(net: BaseNetwork | Sequential, path: str | os.PathLike[str]) -> None:
         read(list(net), net.in_shape)  # refuses hooks, and what does not fit
     tensors = {name: checks.there(name, tensor) for name, tensor in _tensors(net).items()}
     description = _describe(net)
+    if columns is not None:
+        description["columns"] = _checked(columns, net).describe()
     try:
         _build(description, tensors)
     except WRONG as error:
@@ -58,6 +63,16 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise InvalidFile(f"{path} does not describe a network: {_reason(error)}") from error
 
 
+def _checked(columns: Columns, net: BaseNetwork | Sequential) -> Columns:
+    """The columns, if they can be those of the network."""
+    if not isinstance(columns, Columns):
+        raise InvalidInput(f"columns must be lben.data.Columns, not {type(columns).__name__}.")
+    if not isinstance(net, EquilibriumNetwork):
+        raise InvalidInput(f"Columns are for dense equilibrium networks, not for a {type(net).__name__}.")
+    columns.check_fits(net.in_features, net.out_features)
+    return columns
+
+
 def _tensors(net: BaseNetwork | Sequential) -> dict[str, Tensor]:
     return stored_tensors(net) if isinstance(net, BaseNetwork) else stack_tensors(net)
 
@@ -74,6 +89,15 @@ def _describe(net: BaseNetwork | Sequential) -> dict[str, Any]:
 def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> BaseNetwork | Sequential:
     """The network, made only once all that is said of it agrees with its tensors; no random stream is moved."""
     described = dict(description)
+    columns = described.pop("columns", None)
+    known = None if columns is None else Columns.read(columns)
+    net = _build_network(described, tensors)
+    if known is not None:
+        _checked(known, net)
+    return net
+
+
+def _build_network(described: dict[str, Any], tensors: dict[str, Tensor]) -> BaseNetwork | Sequential:
     name, dtype = described.pop("network", None), described.pop("dtype", None)
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise InvalidFile(f"dtype must be float32 or float64, not {dtype!r}.")

@@ -58,6 +58,14 @@ class Normalize(nn.Module):
             setattr(made, name, getattr(self, name).expand(self.features).repeat_interleave(times))
         return made
 
+    def selected(self, features: list[int]) -> Normalize:
+        """The same for some of the features alone."""
+        made = Normalize(0.0, 1.0).to(self.std)
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            setattr(made, name, values if values.numel() == 1 else values[features])
+        return made
+
     def describe(self) -> list[int]:
         """How many numbers it holds: they are tensors."""
         return [self.mean.numel(), self.std.numel()]

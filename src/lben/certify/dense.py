@@ -160,6 +160,18 @@ class DenseSubject(EquilibriumSubject):
         assert off_Wo is not None
         return replace(self, weights=replace(weights, Wo=Wo, D=D, by=weights.by[:1], gamma=None), loose=(off_Wo, off_D))
 
+    def restricted(self, outputs: list[int] | None, features: list[int] | None) -> DenseSubject:
+        """Rows of Wo, and columns of U: what other features give is constant, and bz is for constants."""
+        assert self.loose is None  # that of a difference, which nobody restricts
+        w, normalize = self.weights, self.normalize
+        rows = slice(None) if outputs is None else outputs
+        columns = slice(None) if features is None else features
+        if normalize is not None and features is not None:
+            normalize = normalize.selected(features)
+        past = None if w.D is None else w.D[rows][:, columns]
+        part = replace(w, U=w.U[:, columns], Wo=w.Wo[rows], by=w.by[rows], D=past, gamma=None)
+        return replace(self, weights=part, normalize=normalize)
+
     def settled(self) -> DenseSubject:
         if self.weights.lam is not None:
             return self
