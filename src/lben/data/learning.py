@@ -1,4 +1,4 @@
-"""What is to be learned from a table: seen in its columns, and its rows parted into some to train and some to test on."""
+"""What is to be learned from a table: what its columns say, and which rows are to train on and to test on."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _input(table: Table, name: str) -> Column:
     if len(texts) > MOST_TEXTS:
         index = next(index for index, value in enumerate(values) if not reads_as_number(value))
         raise InvalidInput(
-            f"{table.source}: column {name!r} holds {len(texts)} different texts, and at most {MOST_TEXTS} are encoded; "
+            f"{table.source}: column {name!r} holds {len(texts)} different texts, and {MOST_TEXTS} is the most; "
             f"the first that is no number is {shortened(values[index])} in row {index + 1}."
         )
     if all(reads_as_number(text.replace(",", ".")) for text in texts):

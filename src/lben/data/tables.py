@@ -127,8 +127,8 @@ def read_table(path: str | os.PathLike[str]) -> Table:
         commas, semicolons, tabs or bars, whichever the first line has most of, and may be quoted.
     npz: every array of one dimension is a column; a matrix X gives the columns X0, X1, and so on. No pickles.
     Parquet: columns of booleans, whole or floating-point numbers, or strings.
-    Missing values (empty, NaN, null, NA, N/A, None or ?) are refused, by row and column. Raises InvalidInput for what the
-    table says, and InvalidFile where it cannot be read.
+    Missing values (empty, NaN, null, NA, N/A, None or ?) are refused by row and column when they are used.
+    Raises InvalidInput for what the table says, and InvalidFile where it cannot be read.
     """
     try:
         file = Path(path)
