@@ -20,6 +20,7 @@ from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 import lben
+from lben import data
 from lben.disk import _digest
 from tests.adversary.guard import TooLong, hurry
 from tests.adversary.tally import Tally
@@ -49,6 +50,13 @@ KINDS: tuple[Callable[[], Any], ...] = (
         in_shape=(1, 6, 6),
     ).double(),
     lambda: lben.Sequential(lben.ImageLBEN(1, 2, 1, gamma=1.0), nn.MaxPool2d(3), nn.Flatten(), in_shape=(1, 3, 3)),
+)
+_COLUMNS = (
+    None,
+    data.Columns((data.Column("a"), data.Column("b", ("x", "y"))), (data.Target("t", ("u", "v")),)),
+    data.Columns(
+        (data.Column("a"), data.Column("b"), data.Column("c")), (data.Target("t"), data.Target("s", None, 2.0))
+    ),
 )
 _JUNK: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 3, 10**6, 10**30, 0.5, -0.5, 1e300, 1e-300, float("nan"), float("inf")),
@@ -184,7 +192,8 @@ def trial(seed: int, tally: Tally, folder: Path) -> None:
     r = Random(f"file {seed}")
     torch.manual_seed(seed)
     net, whole, damaged = r.choice(KINDS)(), folder / "whole.safetensors", folder / "damaged.safetensors"
-    lben.save(net, whole)
+    known = isinstance(net, lben.EquilibriumNetwork) and (net.in_features, net.out_features) == (3, 2)
+    lben.save(net, whole, columns=r.choice(_COLUMNS) if known else None)
     content = whole.read_bytes()
     how = r.choice(("flipped", "rearranged", "edited"))
     where = f"seed {seed}: {type(net).__name__}, {how}"
@@ -206,6 +215,9 @@ def trial(seed: int, tally: Tally, folder: Path) -> None:
     try:
         hurry(True)
         loaded = lben.load(damaged)
+        found = data.read_columns(damaged)
+        if how != "edited" and found != data.read_columns(whole):
+            tally.fail(f"{how}: other columns", where)
         tally.count("loaded")
         judge(tally, where, how, net, loaded, damaged, folder)
     except lben.LbenError:

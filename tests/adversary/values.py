@@ -26,6 +26,14 @@ def regression() -> data.RegressionData:
     return data.RegressionData(torch.rand(6, 3), torch.rand(6, 2), torch.rand(2, 3), torch.rand(2, 2))
 
 
+def table() -> data.Table:
+    return data.Table({"a": np.arange(6.0), "b": ("x", "y") * 3, "t": np.arange(6.0) ** 2, "u": ("1", "2", "3") * 2})
+
+
+def columns() -> data.Columns:
+    return data.columns_of(table(), ["u"])
+
+
 def lben_net() -> lben.LBEN:
     return lben.LBEN(3, 4, 2, gamma=1.0).eval()
 
@@ -165,6 +173,21 @@ GOOD: dict[str, list[Make]] = {
     "train_labels": [lambda: images().train_labels],
     "test_images": [lambda: images().test_images],
     "test_labels": [lambda: images().test_labels],
+    "table": [table],
+    "test": [table, lambda: None],
+    "targets": [lambda: ["t"], lambda: ["u"], lambda: ["t", "u"], lambda: (data.Target("t"),)],
+    "task": [lambda: None, lambda: "classification", lambda: "regression"],
+    "holdout": [lambda: 0.3],
+    "columns": [columns, lambda: None, lambda: {"a": np.arange(3.0), "b": ("x", "y", "z")}],
+    "inputs": [lambda: (data.Column("a"), data.Column("b", ("x", "y")))],
+    "texts": [lambda: None, lambda: ("x", "y")],
+    "classes": [lambda: None, lambda: ("x", "y")],
+    "description": [lambda: columns().describe()],
+    "names": [lambda: ["a"]],
+    "name": [lambda: "a", lambda: "b"],
+    "index": [lambda: 0],
+    "features": [lambda: None, lambda: [0], lambda: [2, 1]],
+    "outputs": [lambda: None, lambda: [0], lambda: [1]],
     "train_inputs": [rows(6, 3)],
     "train_targets": [rows(6, 2)],
     "test_inputs": [rows(2, 3)],
@@ -248,7 +271,18 @@ def paths(r: Random, folder: Path) -> Any:
         lben.save(lben_net(), saved)
     broken = folder / "work" / "broken.safetensors"
     broken.write_bytes(b"not a network")
-    inside = [saved, str(saved), broken, folder / "work" / "new.safetensors", folder / "work", folder / "no" / "where"]
+    rows = folder / "work" / "rows.csv"
+    rows.write_text("a,b,t\n1,x,2\n2,y,3\n")
+    inside = [
+        saved,
+        str(saved),
+        broken,
+        rows,
+        str(rows),
+        folder / "work" / "new.safetensors",
+        folder / "work",
+        folder / "no" / "where",
+    ]
     return r.choice([*inside, "relative", "", None, 0.5, b"bytes", [], object(), Path("relative")])
 
 

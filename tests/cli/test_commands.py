@@ -65,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_help_names_every_command() -> None:
     said = call("--help")
-    for command in ("train", "evaluate", "certify", "attack", "reproduce", "report"):
+    for command in ("train", "evaluate", "certify", "attack", "predict", "reproduce", "report"):
         assert command in said
         assert "--help" in call(command, "--help")
 
@@ -79,7 +79,7 @@ def test_every_option_has_a_help_text() -> None:
             yield from commands(other)
 
     found = list(commands(typer.main.get_command(app)))
-    assert len(found) == 11
+    assert len(found) == 12
     for command in found:
         assert command.help, command.name
         for parameter in command.params:

@@ -62,7 +62,7 @@ def certified_interval(
 
     gamma_i is the tightest bound of y_i alone where weights are dense, and else that of the whole network.
 
-    x: as the network takes it, shape (..., d).
+    x: as the network takes it, shape (..., d), on any device, where the result lies, too; all is computed on the CPU.
     radius: how far an input may be from x, in the l2 norm and in `domain`; finite and not negative.
     features: the numbers of those that move, all if not given: fewer give shorter intervals.
     domain: where the radius is measured: at the network's input, or in pixels, before its `Normalize`.
@@ -88,5 +88,5 @@ def certified_interval(
     bounds = bounds / scale * _SLACK
     found = evaluator.evaluate(rows, method)
     width = torch.nan_to_num(found.entry_error(), nan=math.inf, posinf=math.inf) + bounds * size
-    shape = (*batch, outputs)
-    return CertifiedInterval(found.y.reshape(shape), (width * _SLACK).reshape(shape), size, domain, bounds)
+    y, width = (part.reshape(*batch, outputs).to(x.device) for part in (found.y, width * _SLACK))
+    return CertifiedInterval(y, width, size, domain, bounds.to(x.device))

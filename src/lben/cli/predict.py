@@ -10,6 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import torch
 import typer
+from torch import Tensor
 
 import lben
 from lben.cli.common import NetworkFile, say

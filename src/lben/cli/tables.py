@@ -134,9 +134,9 @@ def certify_columns(net: lben.EquilibriumNetwork, columns: Columns, x: Tensor | 
 
 def _show_columns(net: lben.EquilibriumNetwork, columns: Columns, title: str) -> None:
     shown = Shown(title=title)
-    for name in (*(() if columns.classes else ("target",)), "column", "standard deviation"):
+    for name in (*(() if columns.classes else ("target",)), "column"):
         shown.add_column(name)
-    for name in ("per standard deviation", "per own unit"):
+    for name in ("standard deviation", "per standard deviation", "per own unit"):
         shown.add_column(name, justify="right")
     std, places = stds(net), columns.places
     chosen = [None] if columns.classes else list(range(len(columns.targets)))
@@ -148,8 +148,7 @@ def _show_columns(net: lben.EquilibriumNetwork, columns: Columns, title: str) ->
         names, scale = [Text(column.name)], float(std[place].min())
         if target is not None:
             names, bound = [Text(columns.targets[target].name), *names], bound * columns.targets[target].std * _SLACK
-        each = at_most(bound / scale * _SLACK, 4)
-        words = f"{scale:.4g}", at_most(bound, 4), each
+        words = f"{scale:.4g}", at_most(bound, 4), at_most(bound / scale * _SLACK, 4)
         if column.texts is not None:  # from one of them to another, two entries move
             words = "", "", f"{at_most(bound / scale * math.sqrt(2) * _SLACK, 4)} a change of text"
         shown.add_row(*names, *words)

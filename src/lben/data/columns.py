@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lben import checks
-from lben.data.tables import Table, listed, shortened
+from lben.data.tables import Table, check_table, listed, shortened
 from lben.described import take
 from lben.disk import WRONG, read_tensors
 from lben.errors import InvalidFile, InvalidInput
@@ -85,12 +85,17 @@ class Columns:
                 raise InvalidInput(
                     f"{name} must be a tuple of at least one {kind.__name__}, not {shortened(repr(parts))}."
                 )
-        names = [part.name for part in (*self.inputs, *self.targets)]
+        names = self.names
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise InvalidInput(f"There are two columns named {twice!r}.")
         if len(self.targets) > 1 and any(target.classes is not None for target in self.targets):
             raise InvalidInput("Several targets must all be numbers, but one of them has classes.")
+
+    @property
+    def names(self) -> list[str]:
+        """Those of inputs and targets."""
+        return [column.name for column in self.inputs] + [target.name for target in self.targets]
 
     @property
     def task(self) -> Task:
@@ -124,13 +129,14 @@ class Columns:
 
         Raises InvalidInput, with row and column, for a column that is not there or a value that does not fit.
         """
-        checks.affordable("The table", len(table), self.width)
+        checks.affordable("The table", len(check_table(table)), self.width)
         for column in self.inputs:
             table.require(column.name, "which the network takes")
         return torch.cat([torch.from_numpy(_encoded(table, column)) for column in self.inputs], dim=1)
 
     def answers(self, table: Table) -> Tensor:
         """The targets of a table as the network is to give them: classes by number, (rows,), or (value - mean)/std."""
+        check_table(table)
         for target in self.targets:
             table.require(target.name, "the target")
         if self.task == "classification":
@@ -141,8 +147,7 @@ class Columns:
 
     def unused(self, table: Table) -> list[str]:
         """The columns of a table that are neither inputs nor targets."""
-        known = {part.name for part in (*self.inputs, *self.targets)}
-        return [name for name in table.columns if name not in known]
+        return [name for name in check_table(table).columns if name not in self.names]
 
     def check_fits(self, in_features: int, out_features: int) -> None:
         """Refuse a network of other sizes."""
@@ -201,7 +206,7 @@ def read_columns(path: str | os.PathLike[str]) -> Columns | None:
 
 def whole(numbers: np.ndarray) -> np.ndarray:
     """Which of them are whole numbers, as doubles tell them apart."""
-    return (numbers == np.floor(numbers)) & (np.abs(numbers) < _LARGEST)
+    return np.logical_and(numbers == np.floor(numbers), np.abs(numbers) < _LARGEST)
 
 
 def class_names(table: Table, name: str) -> list[str]:
@@ -215,9 +220,7 @@ def class_names(table: Table, name: str) -> list[str]:
     wrong = ~whole(numbers)
     if wrong.any():
         index = int(wrong.argmax())
-        raise InvalidInput(
-            f"{table.cell(name, index)}: {numbers[index]:g} is no class, which is a text or a whole number."
-        )
+        raise InvalidInput(f"{table.cell(name, index)}: {numbers[index]:g} is neither a text nor a whole number.")
     return [str(int(number)) for number in numbers]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from lben import checks
 from lben.data.columns import MOST_TEXTS, Column, Columns, Target, Task, class_names, whole
 from lben.data.records import ClassificationData, RegressionData
-from lben.data.tables import Table, listed, reads_as_number, shortened
+from lben.data.tables import Table, check_table, listed, name_list, reads_as_number, shortened
 from lben.errors import InvalidInput
 
 _FEW = 20  # different whole numbers that are still classes
@@ -43,10 +43,8 @@ def columns_of(table: Table, targets: Sequence[str], *, task: Task | None = None
     Raises InvalidInput for a column that is constant, for a target that is missing or of one class, for texts of which
     more than 100 differ, for a missing value, and where nothing is left as an input.
     """
-    if not isinstance(table, Table):
-        raise InvalidInput(f"table must be an lben.data.Table, not {type(table).__name__}.")
-    if isinstance(targets, str) or not all(isinstance(name, str) for name in targets):
-        raise InvalidInput(f"targets must be a list of names, not {targets!r}.")
+    check_table(table)
+    name_list("targets", targets)
     if task is not None:
         checks.choice("task", task, ("classification", "regression"))
     if not targets:

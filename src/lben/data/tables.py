@@ -56,12 +56,16 @@ class Table:
 
     def require(self, name: str, purpose: str) -> None:
         """Pass a column that is there; the error names the purpose that it is needed for."""
-        if name not in self.columns:
+        if not isinstance(name, str) or name not in self.columns:
             raise InvalidInput(f"{self.source} has no column {name!r}, {purpose}: it has {listed(self.columns)}.")
+
+    def _column(self, name: str) -> Values:
+        self.require(name, "which was asked for")
+        return self.columns[name]
 
     def without(self, names: Sequence[str]) -> Table:
         """The table without some columns, which must be there."""
-        for name in names:
+        for name in name_list("names", names):
             self.require(name, "which was to be ignored")
         left = {name: values for name, values in self.columns.items() if name not in names}
         if not left:
@@ -70,14 +74,14 @@ class Table:
 
     def numeric(self, name: str) -> bool:
         """Whether a column holds numbers, be they in writing; missing ones are among them."""
-        values = self.columns[name]
+        values = self._column(name)
         if isinstance(values, np.ndarray):
             return True
         return all(_number(value) is not None or _missing(value) for value in values)
 
     def numbers(self, name: str) -> np.ndarray:
         """A column as float64; the first value that is missing, or no finite number, is named."""
-        values = self.columns[name]
+        values = self._column(name)
         if isinstance(values, np.ndarray):
             if values.dtype.kind not in "biuf":
                 raise InvalidInput(f"{self.source}: column {name!r} holds neither numbers nor texts ({values.dtype}).")
@@ -102,7 +106,7 @@ class Table:
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A column of texts; the first that is missing is named."""
-        values = self.columns[name]
+        values = self._column(name)
         if isinstance(values, np.ndarray):
             kind = "numbers" if values.dtype.kind in "biuf" else values.dtype
             raise InvalidInput(f"{self.source}: column {name!r} must hold texts, but holds {kind}.")
@@ -151,6 +155,20 @@ def listed(names: Any) -> str:
     """The first names in quotes, and how many more there are."""
     known = [repr(name) for name in names]
     return ", ".join(known[:12]) + (f" and {len(known) - 12} more" if len(known) > 12 else "")
+
+
+def name_list(what: str, names: Sequence[str]) -> list[str]:
+    """The names of some columns."""
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise InvalidInput(f"{what} must be a list of names of columns, not {names!r}.")
+    return list(names)
+
+
+def check_table(table: Table) -> Table:
+    """`table` if it is one."""
+    if not isinstance(table, Table):
+        raise InvalidInput(f"A table is needed, an lben.data.Table, not {type(table).__name__}.")
+    return table
 
 
 def shortened(value: str) -> str:
