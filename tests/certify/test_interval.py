@@ -37,7 +37,8 @@ def climb(net: lben.LBEN, x: Tensor, free: Tensor, radius: float, output: int, s
         (gradient,) = torch.autograd.grad(sign * net(x + moved * std)[:, output].sum(), moved)
         moved = moved.detach() + gradient * free
         moved = moved * (radius / torch.linalg.vector_norm(moved, dim=1, keepdim=True).clamp(min=1e-12))
-    return net(x + moved * std)[:, output].detach()
+    y: Tensor = net(x + moved * std)
+    return y[:, output].detach()
 
 
 @pytest.mark.parametrize(("skip", "features"), [(None, None), (None, [0, 4]), ("linear", [1])])
@@ -78,6 +79,7 @@ def test_bounds_of_a_part_are_those_of_its_weights(skip: Literal["linear"] | Non
         part = replace(w, U=w.U[:, j], Wo=w.Wo[i], by=w.by[i], D=None if w.D is None else w.D[i][:, j], gamma=None)
         found = lben.tightest_bound(net, outputs=outputs, features=features)
         assert found
+        assert found.gamma is not None
         assert found.gamma == pytest.approx(lben.tightest_bound(part, activation=net.activation).gamma, rel=1e-9)
         assert found.gamma <= whole * (1 + 1e-6)
         own = lben.tightest_bound(net, outputs=outputs, features=features, domain="pixels").gamma
@@ -114,6 +116,6 @@ def test_bad_input_is_named() -> None:
         lben.tightest_bound(net, outputs="01")  # type: ignore[arg-type]
     loose = lben.UnconstrainedEN(5, 8, 3).double()
     with torch.no_grad():
-        loose.parameterization.W.copy_(5 * torch.eye(8))
+        dict(loose.named_parameters())["parameterization.W"].copy_(5 * torch.eye(8))
     with pytest.raises(lben.NotWellPosed):
         lben.certified_interval(loose, x, 1.0)

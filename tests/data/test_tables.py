@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,8 @@ def in_file(kind: str, folder: Path) -> Path:
         colours = made.column("colour").dictionary_encode()
         pyarrow.parquet.write_table(made.set_column(2, "colour", colours), path)
     elif kind == "npz":
-        np.savez(path, **{name: np.array(values) for name, values in columns_by_name(ROWS).items()})
+        arrays: dict[str, Any] = {name: np.array(values) for name, values in columns_by_name(ROWS).items()}
+        np.savez(path, **arrays)
     else:
         written(path, ROWS, delimiter={"tab": "\t", "semicolon": ";", "bar": "|"}.get(kind.split()[-1], ","))
         if "mark" in kind:
@@ -104,7 +106,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl
 def test_nothing_is_lost_and_order_does_not_matter(rows: list[tuple[float, str]], random: Any) -> None:
     numbers, texts = np.array([row[0] for row in rows]), tuple(row[1] for row in rows)
     target = tuple("ab"[index % 2] for index in range(len(rows)))
-    parts = [("number", numbers), ("text", texts), ("spare", target), ("target", target)]
+    parts: list[tuple[str, Any]] = [("number", numbers), ("text", texts), ("spare", target), ("target", target)]
     assume(len(set(numbers)) > 1 and len(set(texts)) > 1)
     columns = columns_of(Table(dict(parts)).without(["spare"]), ["target"])
     random.shuffle(parts)
@@ -266,6 +268,13 @@ def test_a_file_that_is_none_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "t.xls").write_bytes(b"")
     with pytest.raises(lben.InvalidInput, match=r"must end in \.csv"):
         read_table(tmp_path / "t.xls")
+
+
+def test_parquet_without_its_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = in_file("parquet", tmp_path)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(lben.MissingExtra, match=r"pip install 'lben\[parquet\]'"):
+        read_table(path)
 
 
 def test_gaps_and_dates_of_parquet_are_refused_where_they_are_used(tmp_path: Path) -> None:

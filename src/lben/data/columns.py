@@ -206,7 +206,8 @@ def read_columns(path: str | os.PathLike[str]) -> Columns | None:
 
 def whole(numbers: np.ndarray) -> np.ndarray:
     """Which of them are whole numbers, as doubles tell them apart."""
-    return np.logical_and(numbers == np.floor(numbers), np.abs(numbers) < _LARGEST)
+    found: np.ndarray = (numbers == np.floor(numbers)) & (np.abs(numbers) < _LARGEST)
+    return found
 
 
 def class_names(table: Table, name: str) -> list[str]:
