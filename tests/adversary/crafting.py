@@ -234,7 +234,7 @@ def trial(seed: int, tally: Tally, folder: Path) -> None:
 
 def judge(tally: Tally, where: str, how: str, net: Any, loaded: Any, damaged: Path, folder: Path) -> None:
     """A damaged file that can be read is the network it was; an edited one is what it says, and saves as such."""
-    x = torch.rand(2, net.in_features).to(next(net.parameters()).dtype)
+    x = torch.rand(2, net.in_features).to(next(chain(net.parameters(), net.buffers())).dtype)
     if how != "edited":
         if not same(net, loaded, x):
             tally.fail(f"{how}: another network", where)

@@ -88,11 +88,8 @@ def predictions(said: str) -> list[dict[str, str]]:
 def test_what_is_trained_knows_its_columns(folder: Path) -> None:
     columns = read_columns(folder / "kinds")
     assert columns is not None
-    assert [(column.name, column.texts) for column in columns.inputs] == [
-        ("stem", None),
-        ("leaf", None),
-        ("colour", ("blue", "red")),
-    ]
+    known = [("stem", None), ("leaf", None), ("colour", ("blue", "red"))]
+    assert [(column.name, column.texts) for column in columns.inputs] == known
     assert columns.classes == ("iris", "lily", "rose")
     net = lben.load(folder / "kinds")
     assert net.normalize.std.dtype == torch.float64
