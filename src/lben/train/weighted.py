@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from lben.errors import Diverged
-from lben.progress import bar
+from lben.normalize import Normalize
+from lben.progress import Show, bar
 from lben.train.recipe import TrainConfig
 
 Losses = Callable[[Tensor, Tensor], Tensor]
@@ -21,7 +22,7 @@ Losses = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Inputs, shape (count, d), targets, (count,) for classes or (count, p), and a weight above 0 for each, (count,)."""
+    """Inputs, shape (count, d), targets, (count,) for classes or (count, p), and weights above 0, (count,)."""
 
     x: Tensor
     targets: Tensor
@@ -45,6 +46,26 @@ class Rows:
 
     def some(self, index: Tensor) -> Rows:
         return Rows(self.x[index], self.targets[index], self.weights[index])
+
+    def moments(self, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean and standard deviation of each column, and whether it is constant, when the mean is its very value."""
+        share = (self.weights / self.weights.sum())[:, None]
+        mean = (share * values).sum(dim=0)
+        std = (share * (values - mean).square()).sum(dim=0).sqrt()
+        constant = std <= 10 * torch.finfo(values.dtype).eps * values.abs().amax(dim=0)
+        return torch.where(constant, values[0], mean), std, constant
+
+    def standardised(self) -> tuple[Normalize, Tensor]:
+        """The stage that standardises these inputs, and which columns are constant, shape (d,).
+
+        Those are divided by the largest standard deviation of the others, so that no bound suffers from them.
+        """
+        mean, std, constant = self.moments(self.x)
+        largest = 1.0 if bool(constant.all()) else float(std.max())
+        normalize = Normalize(torch.zeros_like(mean), torch.ones_like(std)).double()
+        normalize.mean.copy_(mean)
+        normalize.std.copy_(torch.where(constant, largest, std))
+        return normalize.validate(), constant
 
     def split(self, share: float, generator: torch.Generator) -> tuple[Rows, Rows]:
         """Rows to train on, and this share of them set aside: spread evenly over the classes, or over the targets."""
@@ -84,9 +105,16 @@ class Learner:
         return torch.Generator().manual_seed((self.seed * 1_000_003 + self.epochs) % 2**63)
 
     def learn(
-        self, rows: Rows, config: TrainConfig, *, aside: Rows | None = None, patience: int = 1, progress: bool = False
+        self,
+        rows: Rows,
+        config: TrainConfig,
+        *,
+        aside: Rows | None = None,
+        patience: int = 1,
+        name: str = "training",
+        show: Show = False,
     ) -> list[Pass]:
-        """Train for some epochs; returns the history, one row an epoch.
+        """Train for some epochs, at the rates of the recipe; returns the history, one row an epoch.
 
         aside: rows to judge by after each epoch: when so many (`patience`) have not bettered their loss, training
             ends, and the network is given back as it was at its best.
@@ -94,7 +122,7 @@ class Learner:
         """
         history: list[Pass] = []
         best, since, kept = math.inf, 0, None
-        with bar("fit", config.epochs, show=progress) as shown:
+        with bar(name, config.epochs, show=show) as shown:
             for number in range(config.epochs):
                 loss = self._epoch(rows, config, number)
                 judged = None if aside is None else self.loss(aside)
@@ -107,7 +135,9 @@ class Learner:
                     best, since, kept = judged, 0, _copied(self.net)
                 if since >= patience:
                     break
-            shown.line(f"{len(history)} epochs, loss {history[-1].loss:.3g}" + ("" if kept is None else f", {best:.3g}"))
+            shown.line(
+                f"{len(history)} epochs, loss {history[-1].loss:.3g}" + ("" if kept is None else f", {best:.3g}")
+            )
         if kept is not None:
             with torch.no_grad():
                 for parameter, value in zip(self.net.parameters(), kept, strict=True):
