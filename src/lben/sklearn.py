@@ -60,21 +60,10 @@ class _Estimator(_base.BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: bool | int = False,
     ) -> None:
-        self.gamma = gamma
-        self.hidden = hidden
-        self.activation = activation
-        self.scale = scale
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.tolerance = tolerance
-        self.random_state = random_state
-        self.verbose = verbose
-
-    # --- learning
+        self.gamma, self.hidden, self.activation, self.scale = gamma, hidden, activation, scale
+        self.epochs, self.batch_size, self.learning_rate = epochs, batch_size, learning_rate
+        self.early_stopping, self.validation_fraction, self.patience = early_stopping, validation_fraction, patience
+        self.tolerance, self.random_state, self.verbose = tolerance, random_state, verbose
 
     def _checked(self, X: Any, y: Any, weights: Any, *, first: bool, numeric: bool) -> tuple[Any, Any, Any]:
         """X, y and weights as scikit-learn checks them, without the rows of weight 0."""
@@ -93,12 +82,7 @@ class _Estimator(_base.BaseEstimator):  # type: ignore[misc]
         aside = None
         self._begin(rows, outputs, gamma, losses)
         if checks.flag("early_stopping", self.early_stopping):
-            share = checks.number("validation_fraction", self.validation_fraction)
-            if not 0 < share < 1:
-                raise InvalidInput(f"validation_fraction must lie between 0 and 1, not {self.validation_fraction}.")
-            if len(rows) < 2:
-                raise InvalidInput("early_stopping needs 2 distinct samples to set one aside, but there is 1 sample.")
-            rows, aside = rows.split(share, self._learner.generator())
+            rows, aside = rows.split(self.validation_fraction, self._learner.generator())
         self._learn(rows, "one-cycle", self.epochs, aside)
 
     def _begin(self, rows: Rows, outputs: int, gamma: float | None, losses: Losses) -> None:
@@ -120,13 +104,10 @@ class _Estimator(_base.BaseEstimator):  # type: ignore[misc]
         config = TrainConfig(epochs=epochs, batch_size=size, learning_rate=self.learning_rate, schedule=schedule)
         self.net_.solver = PeacemanRachford(tolerance=self.tolerance)
         name, patience = type(self).__name__, checks.count("patience", self.patience)
-        learned = self._learner.learn(rows, config, aside=aside, patience=patience, name=name, show=bool(self.verbose))
-        self.history_ += learned
+        show = bool(self.verbose)
+        self.history_ += self._learner.learn(rows, config, aside=aside, patience=patience, name=name, show=show)
         self.n_iter_ = len(self.history_)
         self.net_.solver = _EVALUATION
-        self.net_.eval()
-
-    # --- what was learned
 
     def _inputs(self, X: Any) -> Tensor:
         _validation.check_is_fitted(self)
@@ -227,7 +208,7 @@ class LBENClassifier(_base.ClassifierMixin, _Estimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LBENClassifier:
         """Learn from the beginning from rows X, shape (count, features), and their classes y, numbers or words."""
         X, y, weights = self._checked(X, y, sample_weight, first=True, numeric=False)
-        self.classes_ = _at_least_two(np.unique(y))
+        self._distinguish(np.unique(y))
         self._fit(self._rows(X, y, weights), *self._task())
         return self
 
@@ -238,7 +219,7 @@ class LBENClassifier(_base.ClassifierMixin, _Estimator):  # type: ignore[misc]
         if first and classes is None:
             raise InvalidInput("The first call of partial_fit must be given all classes that there will be.")
         if first:
-            self.classes_ = _at_least_two(np.unique(classes))
+            self._distinguish(np.unique(classes))
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise InvalidInput(f"classes are {np.unique(classes)}, but were {self.classes_} so far.")
         rows = self._rows(X, y, weights)
@@ -246,6 +227,11 @@ class LBENClassifier(_base.ClassifierMixin, _Estimator):  # type: ignore[misc]
             self._begin(rows, *self._task())
         self._learn(rows, "constant", 1)
         return self
+
+    def _distinguish(self, classes: Any) -> None:
+        if len(classes) < 2:
+            raise InvalidInput(f"A classifier needs 2 classes or more, but there is 1 class: {classes[0]!r}.")
+        self.classes_ = classes
 
     def _rows(self, X: Any, y: Any, weights: Any) -> Rows:
         known = np.isin(y, self.classes_)
@@ -361,9 +347,3 @@ class LBENRegressor(_base.RegressorMixin, _Estimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-
-def _at_least_two(classes: Any) -> Any:
-    if len(classes) < 2:
-        raise InvalidInput(f"A classifier needs 2 classes or more, but there is 1 class: {classes[0]!r}.")
-    return classes

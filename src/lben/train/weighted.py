@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lben.errors import Diverged
+from lben import checks
+from lben.errors import Diverged, InvalidInput, NotFinite
 from lben.normalize import Normalize
 from lben.progress import Show, bar
 from lben.train.recipe import TrainConfig
@@ -30,11 +31,11 @@ class Rows:
 
     @staticmethod
     def distinct(x: Any, targets: Any, weights: Any) -> Rows:
-        """Arrays as rows of which no two are equal, in an order that depends on them alone: the weights of equal ones
-        are added, and those of weight 0 left out. So a weight of 2 is the same as a row twice, to the last bit.
+        """Arrays as rows of which no two are equal, in an order that depends on them alone, with weights summed.
+
+        So a weight of 2 is the same as a row twice, to the last bit.
         """
-        used = weights > 0
-        x, targets, weights = x[used] + 0.0, targets[used] + 0, weights[used]  # which makes a zero of every -0.0
+        x, targets = x + 0.0, targets + 0  # which makes a zero of every -0.0
         whole = np.ascontiguousarray(np.column_stack([x, targets]), dtype=np.float64)
         keys = whole.view(f"V{whole.shape[1] * whole.itemsize}").reshape(-1)
         _, first, where = np.unique(keys, return_index=True, return_inverse=True)
@@ -68,7 +69,11 @@ class Rows:
         return normalize.validate(), constant
 
     def split(self, share: float, generator: torch.Generator) -> tuple[Rows, Rows]:
-        """Rows to train on, and this share of them set aside: spread evenly over the classes, or over the targets."""
+        """Rows to train on, and this share of them set aside, spread evenly over classes, or over the first target."""
+        if not 0 < checks.number("validation_fraction", share) < 1:
+            raise InvalidInput(f"validation_fraction must lie between 0 and 1, not {share}.")
+        if len(self) < 2:
+            raise InvalidInput("To set some aside, 2 distinct samples or more are needed, but there is 1 sample.")
         order = torch.randperm(len(self), generator=generator)
         first = self.targets.reshape(len(self), -1)[order, 0]
         order = order[torch.argsort(first, stable=True)]
@@ -114,7 +119,7 @@ class Learner:
         name: str = "training",
         show: Show = False,
     ) -> list[Pass]:
-        """Train for some epochs, at the rates of the recipe; returns the history, one row an epoch.
+        """Train for some epochs, at the rates of the recipe, and leave the network ready for use: the history.
 
         aside: rows to judge by after each epoch: when so many (`patience`) have not bettered their loss, training
             ends, and the network is given back as it was at its best.
@@ -142,6 +147,7 @@ class Learner:
             with torch.no_grad():
                 for parameter, value in zip(self.net.parameters(), kept, strict=True):
                     parameter.copy_(value)
+        self.net.eval()
         return history
 
     def loss(self, rows: Rows) -> float:
@@ -161,17 +167,26 @@ class Learner:
             for group in self.optimizer.param_groups:
                 group["lr"] = config.rate(step, len(batches))
             self.optimizer.zero_grad()
-            losses = self.losses(self.net(rows.x[index]), rows.targets[index]) * weights[index]
+            try:
+                losses = self.losses(self.net(rows.x[index]), rows.targets[index]) * weights[index]
+            except NotFinite as error:
+                if step == 0:  # there was nothing to diverge from
+                    raise
+                raise _diverged(number, config) from error
             losses.mean().backward()
             self.optimizer.step()
             total += losses.sum().item()
         self.epochs += 1
         if not (math.isfinite(total) and all(bool(torch.isfinite(p).all()) for p in self.net.parameters())):
-            raise Diverged(
-                f"Training diverged in epoch {number + 1} of {config.epochs}: lower the learning rate, which is "
-                f"{config.learning_rate:g}."
-            )
+            raise _diverged(number, config)
         return total / len(rows)
+
+
+def _diverged(number: int, config: TrainConfig) -> Diverged:
+    return Diverged(
+        f"Training diverged in epoch {number + 1} of {config.epochs}: lower the learning rate, which is "
+        f"{config.learning_rate:g}."
+    )
 
 
 def _copied(net: nn.Module) -> list[Tensor]:
