@@ -73,7 +73,7 @@ def test_by_default_as_good_as_a_perceptron_in_regression(rows: Any) -> None:
     train_X, test_X, train_y, test_y = train_test_split(*rows(), test_size=0.3, random_state=0)
     plain = make_pipeline(StandardScaler(), MLPRegressor(max_iter=300, random_state=0)).fit(train_X, train_y)
     ours = LBENRegressor(random_state=0).fit(train_X, train_y)
-    assert ours.score(test_X, test_y) > max(plain.score(test_X, test_y) - 0.05, 0.3)
+    assert ours.score(test_X, test_y) > max(plain.score(test_X, test_y) - 0.05, 0.25)
 
 
 # --- weights, order and chance
