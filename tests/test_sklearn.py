@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
@@ -24,7 +25,7 @@ import lben
 from lben.sklearn import LBENClassifier, LBENRegressor
 from tests.tables import SMALL, iris, two_classes, two_targets
 
-QUICK = {"epochs": 8, "batch_size": 32, "learning_rate": 5e-2, "hidden": 6}
+QUICK: dict[str, Any] = {"epochs": 8, "batch_size": 32, "learning_rate": 5e-2, "hidden": 6}
 
 
 @parametrize_with_checks([LBENClassifier(**QUICK), LBENRegressor(**QUICK)])  # type: ignore[untyped-decorator]
@@ -111,7 +112,7 @@ def test_early_stopping_keeps_the_best_of_what_it_saw() -> None:
     X, y = rng.normal(size=(60, 20)), rng.normal(size=60)  # nothing to learn, much to learn by heart
     estimator = LBENRegressor(**{**SMALL, "epochs": 60}, gamma=None, early_stopping=True, patience=3)
     estimator.set_params(validation_fraction=0.3).fit(X, y)
-    losses = [row.validation_loss for row in estimator.history_]
+    losses = [row.validation_loss or 0.0 for row in estimator.history_]
     assert estimator.n_iter_ == len(losses) < 60
     assert int(np.argmin(losses)) == len(losses) - 4
     rows = estimator._rows(X, y, None, first=True)
@@ -245,7 +246,8 @@ def test_before_fit_there_is_nothing(kind: Any) -> None:
     X, _ = iris()
     estimator = kind()
     assert not hasattr(estimator, "lipschitz_bound_")
-    used = [lambda: estimator.predict(X), lambda: estimator.lipschitz_bound_, lambda: estimator.standardised_bound_]
+    used: list[Callable[[], Any]] = [lambda: estimator.predict(X), lambda: estimator.lipschitz_bound_]
+    used += [lambda: estimator.standardised_bound_]
     if kind is LBENClassifier:
         used += [lambda: estimator.certified_radius(X), lambda: estimator.predict_proba(X)]
     else:

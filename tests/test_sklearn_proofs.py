@@ -33,7 +33,8 @@ def regressor() -> Any:
 def steepest(estimator: Any, x: torch.Tensor) -> torch.Tensor:
     """Directions of unit length, in the units of X, in which the outputs of each row move fastest."""
     jacobian = torch.stack([torch.autograd.functional.jacobian(estimator.net_, row) for row in x])
-    return torch.linalg.svd(jacobian, full_matrices=False)[2][:, 0]
+    directions: torch.Tensor = torch.linalg.svd(jacobian, full_matrices=False)[2]
+    return directions[:, 0]
 
 
 @pytest.mark.parametrize("name", ["multi", "binary", "regressor"])
@@ -150,6 +151,7 @@ def test_a_constant_column_has_no_influence_and_costs_no_bound() -> None:
     other = X.copy()
     other[:, 2] = np.linspace(-50, 50, len(X))
     np.testing.assert_array_equal(estimator.decision_function(other), estimator.decision_function(X))
+    assert estimator.net_.normalize is not None
     assert float(estimator.net_.normalize.std[2]) == float(estimator.net_.normalize.std.max())
     assert LBENRegressor(**SMALL).fit(np.ones((5, 2)), np.arange(5.0)).predict(np.zeros((1, 2)))[0] == pytest.approx(
         2, abs=0.2

@@ -26,6 +26,9 @@ _base, _utils, _multiclass, _validation = (
     checks.need(name, "lben.sklearn", extra="sklearn")
     for name in ("sklearn.base", "sklearn.utils", "sklearn.utils.multiclass", "sklearn.utils.validation")
 )
+_Base: Any = _base.BaseEstimator
+_Classifier: Any = _base.ClassifierMixin
+_Regressor: Any = _base.RegressorMixin
 
 __all__ = ["LBENClassifier", "LBENRegressor"]
 
@@ -35,13 +38,13 @@ _SQRT2 = math.nextafter(math.sqrt(2), 2)
 _LESS, _MORE = 1 - 1e-12, 1 + 1e-12  # for the roundings of a few sums and quotients
 
 
-class _Estimator(_base.BaseEstimator):  # type: ignore[misc]
+class _Estimator(_Base):  # type: ignore[misc]
     """What classifier and regressor share."""
 
     net_: LBEN
     history_: list[Pass]
     n_iter_: int
-    n_features_in_: int
+    _proved: dict[tuple[str, bool], Any]
 
     def __init__(
         self,
@@ -103,8 +106,7 @@ class _Estimator(_base.BaseEstimator):  # type: ignore[misc]
         size = min(max(len(rows) // 8, 16), 256) if self.batch_size is None else self.batch_size
         config = TrainConfig(epochs=epochs, batch_size=size, learning_rate=self.learning_rate, schedule=schedule)
         self.net_.solver = PeacemanRachford(tolerance=self.tolerance)
-        name, patience = type(self).__name__, checks.count("patience", self.patience)
-        show = bool(self.verbose)
+        name, patience, show = type(self).__name__, checks.count("patience", self.patience), bool(self.verbose)
         self.history_ += self._learner.learn(rows, config, aside=aside, patience=patience, name=name, show=show)
         self.n_iter_ = len(self.history_)
         self.net_.solver = _EVALUATION
@@ -141,7 +143,7 @@ class _Estimator(_base.BaseEstimator):  # type: ignore[misc]
         return self._bound(standardised=True)
 
 
-class LBENClassifier(_base.ClassifierMixin, _Estimator):  # type: ignore[misc]
+class LBENClassifier(_Classifier, _Estimator):  # type: ignore[misc]
     """A classifier whose `decision_function` is Lipschitz, with a bound that can be prescribed, and is proved.
 
     gamma: the bound of `decision_function` for each standardised unit of X, or each unit of X with scale=False; None
@@ -150,7 +152,8 @@ class LBENClassifier(_base.ClassifierMixin, _Estimator):  # type: ignore[misc]
     activation: an activation of lben, such as lben.Tanh().
     scale: whether columns are standardised, inside the network, so that bounds account for it: by mean and standard
         deviation of the rows of `fit`, or of the first `partial_fit`. A column that is constant there has no influence.
-    epochs: how often the rows are gone through. batch_size: rows a step; None: an eighth of them, from 16 to 256.
+    epochs: how often the rows are gone through.
+    batch_size: rows a step; None: an eighth of them, from 16 to 256.
     learning_rate: that of Adam, at its peak; it rises for 30 % of the steps of `fit` and falls for the rest.
     margin: by how much the score of the right class should exceed the others, as the loss asks: more radius.
     early_stopping: whether `validation_fraction` of the distinct rows is set aside, spread over the classes, training
@@ -167,8 +170,6 @@ class LBENClassifier(_base.ClassifierMixin, _Estimator):  # type: ignore[misc]
     classes the second less the first; these bounds are about that. They are the smallest that are found, are searched
     for when first asked for, and hold for the function of real numbers: predictions add rounding.
     """
-
-    classes_: Any
 
     def __init__(
         self,
@@ -279,7 +280,7 @@ class LBENClassifier(_base.ClassifierMixin, _Estimator):  # type: ignore[misc]
         return float(self._bounds("pairs", standardised)[0, 1]) if two else super()._bound(standardised)
 
 
-class LBENRegressor(_base.RegressorMixin, _Estimator):  # type: ignore[misc]
+class LBENRegressor(_Regressor, _Estimator):  # type: ignore[misc]
     """A regressor, of one target or several, that is Lipschitz, with a bound that can be prescribed, and is proved.
 
     gamma: the bound from standardised units of X to standardised units of y, in the l2 norm; with scale=False from
