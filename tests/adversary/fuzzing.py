@@ -24,7 +24,8 @@ from tests.adversary.tally import Tally
 
 _MORE: dict[str, Any] = {
     **{f"train.{name}": getattr(train, name) for name in ("fit", "error_rate", "TrainConfig", "CrossEntropy")},
-    **{f"data.{name}": getattr(data, name) for name in ("ImageData", "RegressionData", "pixels", "mnist", "svhn")},
+    **{f"data.{name}": getattr(data, name) for name in ("ImageData", "ClassificationData", "RegressionData")},
+    **{f"data.{name}": getattr(data, name) for name in ("pixels", "mnist", "svhn")},
     **{f"baselines.{name}": getattr(baselines, name) for name in baselines.__all__},
 }
 _HOOKS = {  # public for the library's own loops, which call them with objects of their own making

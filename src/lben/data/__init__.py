@@ -1,6 +1,6 @@
 """Samples to learn from and where they come from; how a network learns from them is in `train`."""
 
-from lben.data.records import ImageData, RegressionData, pixels
+from lben.data.records import ClassificationData, ImageData, RegressionData, pixels
 from lben.data.sources import (
     CIFAR10_MEAN,
     CIFAR10_STD,
@@ -23,6 +23,7 @@ __all__ = [
     "MNIST_STD",
     "SVHN_MEAN",
     "SVHN_STD",
+    "ClassificationData",
     "ImageData",
     "RegressionData",
     "cifar10",
