@@ -92,6 +92,31 @@ def converted(tensor: Tensor, target: torch.dtype | torch.device | str) -> Tenso
         raise InvalidInput(f"Weights cannot go to {target!r}: {str(error).splitlines()[0]}.") from error
 
 
+def placement(device: torch.device | str | int | None, dtype: torch.dtype | None) -> None:
+    """Pass a device that is there and a dtype that networks have; None for either is what torch takes by itself."""
+    if dtype is not None and dtype not in FLOATS:
+        raise InvalidInput(f"dtype must be torch.float32 or torch.float64, not {dtype!r}.")
+    if device is not None:
+        known_device(device)
+
+
+def known_device(device: torch.device | str | int) -> torch.device:
+    """`device`, if there is such a one here."""
+    if isinstance(device, bool) or not isinstance(device, torch.device | str | int):
+        raise InvalidInput(f'device must be a torch.device or its name, such as "cuda", not {device!r}.')
+    try:
+        return torch.empty(0, device=device).device
+    except (
+        AssertionError,
+        OverflowError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:  # torch has many words
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InvalidInput(f"There is no device {str(device)!r} here: {reason}.") from error
+
+
 def floating(name: str, tensor: Tensor) -> Tensor:
     """`tensor` if it is a dense real tensor of single or double precision."""
     if not isinstance(tensor, Tensor):

@@ -47,11 +47,15 @@ def save(net: BaseNetwork | Sequential, path: str | os.PathLike[str]) -> None:
     write_tensors(path, "lben", description, tensors)
 
 
-def load(path: str | os.PathLike[str]) -> Any:
-    """Read a network or a stack that `save` wrote, on the CPU and in training mode; raises InvalidFile for all else."""
+def load(path: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Any:
+    """Read a network or a stack that `save` wrote, in training mode; raises InvalidFile for all else.
+
+    device: where it goes; the CPU if not given, wherever it was when it was saved.
+    """
+    checks.placement(device, None)
     description, tensors = read_tensors(path, "lben", "a network")
     try:
-        return _build(description, tensors)
+        return _build(description, tensors).to(device=device)
     except MissingExtra:
         raise
     except WRONG as error:

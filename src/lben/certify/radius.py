@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict
-from lben.certify.evaluator import PRECISE, Evaluator
+from lben.certify.evaluator import PRECISE, Evaluator, placed
 from lben.certify.subject import Examined, Subject
 from lben.errors import InvalidInput
 from lben.numerics.rounding import undisturbed
@@ -65,7 +65,8 @@ def certified_radius(
 ) -> CertifiedRadius:
     """For each x, a distance within which the class cannot change: min over j of (y_i - y_j - error) / gamma_ij.
 
-    x: as the network takes it, shape (..., d). y: labels, if a wrong class is to count as radius 0.
+    x: as the network takes it, shape (..., d), on any device: all is computed in double precision on the CPU, and the
+        result lies where x does. y: labels, if a wrong class is to count as radius 0.
     pairwise: gamma_ij is the tightest bound of y_i - y_j alone (for a convolution, that among the multiples of the
         metric that is best for the network); else sqrt(2) times that of the network, its gamma where it has one.
         Pairwise bounds are computed once for a network and kept until a weight changes.
@@ -96,7 +97,8 @@ def certified_radius(
     radius = torch.where(radius > _SMALLEST, radius, 0.0)
     if labels is not None:
         radius = torch.where(predicted == labels, radius, 0.0)
-    return CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds / scale * (1 + 1e-15))
+    found = CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds / scale * (1 + 1e-15))
+    return placed(found, x.device)
 
 
 def certified_accuracy(
@@ -120,8 +122,8 @@ def certified_accuracy(
     )
     if found.radius.numel() == 0:
         raise InvalidInput("An accuracy needs at least one input, but x is empty.")
-    accuracy = (found.radius.reshape(-1, 1) > sizes).double().mean(dim=0)
-    return CertifiedAccuracy(sizes, accuracy, domain)
+    accuracy = (found.radius.cpu().reshape(-1, 1) > sizes).double().mean(dim=0)
+    return placed(CertifiedAccuracy(sizes, accuracy, domain), x.device)
 
 
 def check_labels(y: Tensor, batch: tuple[int, ...], classes: int) -> Tensor:

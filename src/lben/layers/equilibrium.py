@@ -57,16 +57,18 @@ class ImageLBEN(Layer):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        checks.placement(device, dtype)
         named = {"in_channels": in_channels, "hidden_channels": hidden_channels, "out_channels": out_channels}
         c, C, p = (checks.count(name, value) for name, value in named.items())
-        self.parameterization = ImageForm((c, C, p), kernel_size_of(kernel_size), padding, gamma, skip, epsilon)
+        k = kernel_size_of(kernel_size)
+        self.parameterization = ImageForm((c, C, p), k, padding, gamma, skip, epsilon, dtype=dtype)
         check_activation(activation, C)
         if not isinstance(activation, Scalar):
             raise InvalidInput(f"A layer of images takes one activation for all its units, not {activation!r}.")
         object.__setattr__(self, "_activation", activation)
         self.solver = PeacemanRachford() if solver is None else solver
         self._kept: tuple[ImageWeights, bool, Operator] | None = None
-        self.to(device=device, dtype=dtype)
+        self.to(device=device)
 
     @property
     def in_channels(self) -> int:

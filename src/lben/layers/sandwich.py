@@ -54,8 +54,8 @@ class _Sandwich(Explicit):
         units = len(X)
         self._accept(activation, units, images=images)
         self.X, self.Y = X, Y
-        self.bias = uniform(units, fan_in=Y[0].numel())
-        self.log_psi = nn.Parameter(torch.zeros(units))
+        self.bias = uniform(units, fan_in=Y[0].numel(), dtype=Y.dtype)
+        self.log_psi = nn.Parameter(X.new_zeros(units))
 
     def lam(self) -> Tensor:
         """The entries of the metric."""
@@ -84,11 +84,13 @@ class Sandwich(_Sandwich):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        checks.placement(device, dtype)
         d, n = checks.count("in_features", in_features), checks.count("out_features", out_features)
         checks.affordable("X", n, n)
         checks.affordable("Y", n, d)
-        super().__init__(uniform(n, n), uniform(n, d), activation, images=False)
-        self.to(device=device, dtype=dtype)
+        X, Y = uniform(n, n, dtype=dtype), uniform(n, d, dtype=dtype)
+        super().__init__(X, Y, activation, images=False)
+        self.to(device=device)
 
     @property
     def in_features(self) -> int:
@@ -145,14 +147,16 @@ class ConvSandwich(_Sandwich):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        checks.placement(device, dtype)
         d, n = checks.count("in_channels", in_channels), checks.count("out_channels", out_channels)
         k = kernel_size_of(kernel_size)
         checks.affordable("X", n, n, k, k)
         checks.affordable("Y", n, d, k, k)
         checks.choice("padding", padding, ("zeros", "circular"))
-        super().__init__(uniform(n, n, k, k), uniform(n, d, k, k), activation, images=True)
+        X, Y = uniform(n, n, k, k, dtype=dtype), uniform(n, d, k, k, dtype=dtype)
+        super().__init__(X, Y, activation, images=True)
         self.padding: Padding = padding
-        self.to(device=device, dtype=dtype)
+        self.to(device=device)
 
     @property
     def in_channels(self) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from inspect import signature
 from typing import Any, TypeVar
 
 import torch
@@ -13,7 +13,7 @@ from lben import checks
 from lben.activations.base import Activation, check_activation
 from lben.certify.certificate import Domain
 from lben.certify.lipschitz import certify, product_bound
-from lben.described import Described, made
+from lben.described import Described, arguments, made
 from lben.errors import BoundNotMet, InvalidInput
 from lben.implicit import Known, equilibrium
 from lben.networks.solution import Solution
@@ -42,8 +42,12 @@ class BaseNetwork(Described, ABC):
         activation: Activation,
         solver: Solver | None,
         normalize: Normalize | None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        checks.placement(device, dtype)
         self.parameterization = parameterization
         self.normalize = normalize
         self.activation = activation
@@ -56,6 +60,9 @@ class BaseNetwork(Described, ABC):
                 f"normalize has {normalize.features} values, but must have one, or one for each of {self.in_features} "
                 "features; a convolutional network also takes one a channel."
             )
+        if normalize is not None and (device is not None or dtype is not None):
+            self.normalize = copy.deepcopy(normalize)  # the caller's stays where it is
+        self.to(device=device, dtype=dtype)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Past `nn.Module`, which would take an nn.ReLU for a part of the network before its property can refuse it."""
@@ -98,8 +105,7 @@ class BaseNetwork(Described, ABC):
     @classmethod
     def _restore(cls: type[N], options: dict[str, Any], tensors: dict[str, Tensor]) -> N:
         """A network of these options, as `options` has them, with any weights of the shapes of these tensors."""
-        wanted = {name: value for name, value in options.items() if name in signature(cls).parameters}
-        return made(lambda: cls(*options["sizes"], **wanted), tensors)
+        return made(lambda: cls(*options["sizes"], **arguments(cls, options)), tensors)
 
     def validate(self) -> None:
         """Pass a network whose tensors are finite and within their ranges."""
