@@ -124,8 +124,8 @@ def attack(
         torch.manual_seed(checks.seed(seed))
         found = _run(tool, method, _target(net, evaluator), bounds, x, labels, sizes, batch_size, progress)
     attacked = _within(x.to("cpu", torch.float64), found, sizes.pixels, bounds, x.dtype)
-    found = _judged(evaluator, method, sizes, x, attacked, labels, batch_size, every=paper_protocol)
-    return placed(found, x.device)
+    judged = _judged(evaluator, method, sizes, x, attacked, labels, batch_size, every=paper_protocol)
+    return placed(judged, x.device)
 
 
 def _method(method: AttackMethod | None, domain: Domain, paper_protocol: bool) -> AttackMethod:

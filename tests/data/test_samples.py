@@ -124,7 +124,7 @@ def test_inputs_and_labels_fit_each_other(changed: dict[str, Any], words: str) -
 
 def test_rows_of_any_numbers_are_classified_as_images_are() -> None:
     """Of numbers in [0, 1], which both take, they give the same batches, errors and words."""
-    x = torch.rand(12, 5)
+    x: Any = torch.rand(12, 5)
     rows, images = ClassificationData(x.numpy(), LABELS, x, LABELS.numpy()), ImageData(x, LABELS, x, LABELS)
     for first, second in zip(batches(rows), batches(images), strict=True):
         assert torch.equal(first, second)

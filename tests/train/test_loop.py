@@ -166,7 +166,7 @@ def test_progress_shows_error_iterations_and_residual(capsys: pytest.CaptureFixt
 def test_a_loss_that_does_not_fit_is_refused() -> None:
     data = RegressionData(torch.rand(8, 3), torch.rand(8, 2), torch.rand(4, 3), torch.rand(4, 2))
     with pytest.raises(lben.InvalidInput, match="MeanSquare"):
-        fit(lben.LBEN(3, 4, 2, gamma=1.0), data, ONCE)
+        fit(lben.LBEN(3, 4, 2, gamma=1.0), data, TrainConfig(epochs=1, loss=CrossEntropy()))
     with pytest.raises(lben.InvalidInput, match="function of network, outputs and targets"):
         TrainConfig(loss=nn.MSELoss())
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 import lben
 from lben import checks
-from lben.cli.common import DataFolder, Embedded, NetworkFile, Seed, UnitOption, out, say
+from lben.cli.common import DataFolder, Device, Embedded, NetworkFile, Seed, UnitOption, out, say
 from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, mnist, pixels
 from lben.disk import check_target
 from lben.train import CrossEntropy, Schedule, TrainConfig, error_rate, fit
@@ -39,6 +39,7 @@ def train(
     run: Annotated[Path | None, typer.Option(help="A folder for the history and a checkpoint every epoch.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --run.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a network or a run that is there.")] = False,
+    device: Device = None,
 ) -> None:
     """Train a network on MNIST and write it to a file.
 
@@ -50,12 +51,13 @@ def train(
         raise lben.InvalidInput(f"--gamma is for lben, and {model} has no prescribed bound.")
     if checks.count("--hidden", hidden) > MOST_UNITS:
         raise lben.InvalidInput(f"--hidden must be at most {MOST_UNITS:,}, since W has its square, not {hidden:,}.")
+    checks.placement(device, None)
     check_target(file)
     if not (resume or force):
         _refuse_to_overwrite(file, None if run is None else run / CHECKPOINT)
     images = _data(data, embedded)
     torch.manual_seed(checks.seed(seed))
-    net = _network(model, gamma, hidden)
+    net = _network(model, gamma, hidden, device)
     config = TrainConfig(
         epochs=epochs,
         batch_size=batch_size,
@@ -90,9 +92,9 @@ def _interrupted(run: Path | None) -> NoReturn:
     raise typer.Exit(130)
 
 
-def evaluate(network: NetworkFile, data: DataFolder = None, embedded: Embedded = False) -> None:
+def evaluate(network: NetworkFile, data: DataFolder = None, embedded: Embedded = False, device: Device = None) -> None:
     """The error of a network on the test images."""
-    net, images = lben.load(network).eval(), _data(data, embedded)
+    net, images = lben.load(network, device=device).eval(), _data(data, embedded)
     error, unanswered = error_rate(net, images.test_images, images.test_labels)
     without = f", {unanswered} of them without an equilibrium" if unanswered else ""
     say(f"Test error {100 * error:.2f} % of {len(images.test_labels):,} images{without}.")
@@ -103,12 +105,13 @@ def certify(
     gamma: Annotated[float | None, typer.Option(help="The bound to check; else the network's own.")] = None,
     rigorous: Annotated[bool, typer.Option("--rigorous", help="Account for every rounding error.")] = False,
     unit: UnitOption = "input",
+    device: Device = None,
 ) -> None:
     """Check a network's bound, find the smallest one that is provable, and two inputs that show it is nearly reached.
 
     Exits with 1 if the bound asked for, or carried by the network, does not hold.
     """
-    net = lben.load(network).eval()
+    net = lben.load(network, device=device).eval()
     certificate = lben.certify(net, gamma, rigorous=rigorous, domain=unit)
     say(str(certificate))
     try:
@@ -133,6 +136,7 @@ def attack(
     seed: Annotated[int, typer.Option(help="Of the random starts.")] = 0,
     data: DataFolder = None,
     embedded: Embedded = False,
+    device: Device = None,
 ) -> None:
     """Attack a network on the test images, beside what is proved."""
     for length in size:
@@ -140,7 +144,7 @@ def attack(
             raise lben.InvalidInput(f"--size must be a finite number of at least 0, not {length:g}.")
     if images is not None:
         checks.count("--images", images)
-    net, found = lben.load(network).eval(), _data(data, embedded)
+    net, found = lben.load(network, device=device).eval(), _data(data, embedded)
     x, y = pixels(found.test_images[:images]), found.test_labels[:images]
     result = lben.attack(
         net,
@@ -174,9 +178,11 @@ def _data(folder: Path | None, embedded: bool) -> ImageData:
     return embedded_mnist() if embedded else mnist(folder)
 
 
-def _network(model: Model, gamma: float | None, hidden: int) -> lben.LBEN | lben.MON | lben.UnconstrainedEN:
+def _network(
+    model: Model, gamma: float | None, hidden: int, device: str | None
+) -> lben.LBEN | lben.MON | lben.UnconstrainedEN:
     normalize, solver = lben.Normalize(MNIST_MEAN, MNIST_STD), lben.PeacemanRachford(tolerance=1e-3)
     if model == "lben":
-        return lben.LBEN(784, hidden, 10, gamma=gamma, normalize=normalize, solver=solver)
+        return lben.LBEN(784, hidden, 10, gamma=gamma, normalize=normalize, solver=solver, device=device)
     kind = lben.MON if model == "mon" else lben.UnconstrainedEN
-    return kind(784, hidden, 10, normalize=normalize, solver=solver)
+    return kind(784, hidden, 10, normalize=normalize, solver=solver, device=device)

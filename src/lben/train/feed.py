@@ -84,8 +84,8 @@ class Loaded:
         usual = type(own.sampler) in (RandomSampler, SequentialSampler) and own.batch_size is not None
         if not usual or own.generator is not None or getattr(own.sampler, "generator", None) is not None:
             raise InvalidInput(
-                "This DataLoader orders its samples by a generator or a sampler of its own, of which a checkpoint knows "
-                "nothing: leave the order to it without one, or give the Dataset itself, to resume."
+                "A run whose DataLoader has a generator or a sampler of its own cannot be resumed: a checkpoint does "
+                "not know its order. Leave that to torch, or give the Dataset itself."
             )
 
 
@@ -138,12 +138,10 @@ def as_data(data: Data | Samples, test: Samples | float | None, seed: int) -> Da
     if _is_pair(data) and (test is None or _is_pair(test)):
         return _of_arrays(data, test, share, seed)
     train = _source("data", data)
+    judged = train if test is None else _source("test", test)
     if share is not None and isinstance(train, Numbered):
         kept, aside = _split(len(train), share, seed)
-        parts = (Subset(train.dataset, index.tolist()) for index in (kept, aside))
-        train, judged = (Numbered(part) for part in parts)
-    else:
-        judged = train if test is None else _source("test", test)
+        train, judged = (Numbered(Subset(train.dataset, index.tolist())) for index in (kept, aside))
     return Fed(train, judged, _kind(train, judged))
 
 
@@ -218,9 +216,7 @@ def _kind(train: Numbered | Loaded, test: Numbered | Loaded) -> Kind:
         for source in (train, test):
             first = next(source.batches(1, torch.float64), None) if len(source) else None
             if first is None:
-                raise InvalidInput(
-                    "There is no sample to train on." if source is train else "There is none to test on."
-                )
+                raise InvalidInput(f"There is no sample to {'train' if source is train else 'test'} on.")
             found.append(RegressionData if first[1].is_floating_point() else ClassificationData)
     if found[0] is not found[1]:
         raise InvalidInput("The targets to train on and to test on must both be integers, for classes, or both floats.")
