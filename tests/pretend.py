@@ -49,6 +49,10 @@ class There(Tensor):
     def __repr__(self) -> str:  # type: ignore[override]
         return f"There({self.here})"
 
+    def backward(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        with _alone():  # again: `torch.inference_mode(False)` forgets it
+            super().backward(*args, **kwargs)
+
     def tolist(self) -> Any:
         _note(self)
         return self.here.tolist()
@@ -115,6 +119,11 @@ class _Factories(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+def _alone() -> torch.autograd.set_multithreading_enabled:
+    """Without autograd's threads, one a device: they were counted before there was this one."""
+    return torch.autograd.set_multithreading_enabled(False)
+
+
 @cache
 def _registered() -> torch.library.Library:
     """The device as torch knows it, with what `torch.tensor` and its like need below the reach of modes."""
@@ -139,5 +148,5 @@ def elsewhere() -> Iterator[torch.device]:
     """The device, while there is one."""
     _registered()
     copied.clear()
-    with _Factories():  # type: ignore[no-untyped-call]
+    with _alone(), _Factories():  # type: ignore[no-untyped-call]
         yield torch.device(NAME, 0)

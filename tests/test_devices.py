@@ -208,7 +208,6 @@ def stack(device: torch.device | None) -> lben.Sequential:
         lben.Normalize(0.5, 0.25),
         lben.SpaceToDepth(2),
         lben.ConvSLL(4, 4),
-        lben.ImageLBEN(4, 2, 4, gamma=1.0),
         nn.Flatten(),
         nn.Linear(36, 6),
         lben.MaxMin(),
@@ -218,12 +217,11 @@ def stack(device: torch.device | None) -> lben.Sequential:
 
 
 VERBS: dict[str, Callable[[Any, Tensor, Tensor], Any]] = {
-    "certified_radius": lambda net, x, y: lben.certified_radius(net, x, y).radius,
-    "certified_accuracy": lambda net, x, y: lben.certified_accuracy(net, x, y, [0.01, 0.1]).accuracy,
+    "certified_radius": lambda net, x, y: lben.certified_radius(net, x, y, pairwise=False).radius,
+    "certified_accuracy": lambda net, x, y: lben.certified_accuracy(net, x, y, [0.01], pairwise=False).accuracy,
     "enclose": lambda net, x, y: lben.enclose(net, x).y,
     "lower bound": lambda net, x, y: lben.lipschitz_lower_bound(net, x, restarts=2, steps=2).trace[:1],
     "attack": lambda net, x, y: lben.attack(net, x, y, [0.5], method="fgm").inputs,
-    "attack, its lengths": lambda net, x, y: lben.attack(net, x, y, [0.5], method="fgm").distances.input,
 }
 
 

@@ -17,6 +17,9 @@ from lben import baselines, data, train
 Make = Callable[[], Any]
 
 
+X6 = np.random.default_rng(0).random((6, 3))
+
+
 def images() -> data.ImageData:
     pixels, labels = torch.randint(0, 256, (6, 3), dtype=torch.uint8), torch.tensor([0, 1] * 3)
     return data.ImageData(pixels, labels, pixels[:2], labels[:2])
@@ -113,7 +116,7 @@ GOOD: dict[str, list[Make]] = {
     "normalize": [lambda: None, lambda: lben.Normalize(0.5, 0.5)],
     "loss": [train.CrossEntropy, train.MeanSquare],
     "config": _CONFIG,
-    "data": [images, regression],
+    "data": [images, regression, lambda: (torch.rand(6, 3), torch.tensor([0, 1] * 3)), lambda: (X6, X6[:, :2])],
     "domain": [lambda: "input", lambda: "pixels"],
     "skip": [lambda: "linear", lambda: "identity"],
     "metric": [lambda: "channel", lambda: "pixel", lambda: "identity"],
@@ -161,6 +164,8 @@ GOOD: dict[str, list[Make]] = {
     "t": [lambda: torch.linspace(0, 1, 3)],
     "target": [lambda: torch.float64],
     "dtype": [lambda: torch.float64, lambda: None],
+    "device": [lambda: None, lambda: "cpu", lambda: torch.device("cpu")],
+    "test": [lambda: None, lambda: 0.5, lambda: (torch.rand(2, 3), torch.tensor([0, 1]))],
     "train_images": [lambda: images().train_images],
     "train_labels": [lambda: images().train_labels],
     "test_images": [lambda: images().test_images],

@@ -178,9 +178,10 @@ def test_a_run_goes_on_to_the_same_bits(data: Any, tmp_path: Path, monkeypatch: 
             raise KeyboardInterrupt
         return epoch(loop, number, history)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(_Loop, "epoch", interrupted)
+    monkeypatch.setattr(_Loop, "epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         trained(form(), folder=tmp_path)
+    monkeypatch.undo()
     agree(trained(form(), folder=tmp_path, resume=True), whole)
 
 
