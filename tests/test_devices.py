@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -105,7 +106,7 @@ def test_a_dtype_is_as_if_it_were_the_usual_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_other_types_and_devices_that_are_not_there_are_refused(name: str) -> None:
-    wrong: tuple[Any, ...] = (torch.float16, torch.int64, "float32")
+    wrong: tuple[Any, ...] = (torch.float16, torch.int64, "float32", np.ones(2))
     for dtype in wrong:
         with pytest.raises(lben.InvalidInput, match=r"dtype must be torch.float32 or torch.float64, not"):
             made(name, dtype=dtype)
@@ -179,6 +180,7 @@ def test_every_solver_works_there(solver: lben.Solver, away: torch.device) -> No
         lben.Projection(lben.Ball(4)),
         lben.Projection(lben.Simplex(4)),
         lben.Projection(lben.Box(0.0, 1.0)),
+        lben.Projection(lben.Polyhedron([[1.0, 0.5], [0.0, 1.0]], [0.1, 0.2])),
         lben.GroupSoftThreshold(4),
         lben.Blocks([(lben.Softmax(4), 4), (lben.ReLU(), 4)]),
     ],

@@ -94,7 +94,7 @@ def converted(tensor: Tensor, target: torch.dtype | torch.device | str) -> Tenso
 
 def placement(device: torch.device | str | int | None, dtype: torch.dtype | None) -> None:
     """Pass a device that is there and a dtype that networks have; None for either is what torch takes by itself."""
-    if dtype is not None and dtype not in FLOATS:
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in FLOATS):
         raise InvalidInput(f"dtype must be torch.float32 or torch.float64, not {dtype!r}.")
     if device is not None:
         known_device(device)

@@ -200,6 +200,14 @@ def test_an_order_that_no_checkpoint_knows_is_not_resumed(options: dict[str, Any
         fit(network(), loader, TrainConfig(epochs=1), folder=tmp_path, resume=True)
 
 
+def test_a_loader_is_not_shared_between_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    with pytest.raises(lben.InvalidInput, match="cannot be shared between processes: give them its Dataset"):
+        fit(network(), DataLoader(TensorDataset(X, CLASSES)))
+
+
 def test_a_checkpoint_knows_its_data_set(tmp_path: Path) -> None:
     fit(network(), TensorDataset(X, CLASSES), RECIPE, folder=tmp_path)
     with pytest.raises(lben.InvalidFile, match=r"data\.train_dataset"):

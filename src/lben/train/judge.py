@@ -173,7 +173,8 @@ def device_of(net: nn.Module) -> torch.device:
 def moved(net: nn.Module, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Inputs and targets where the network is."""
     device = device_of(net)
-    return x.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+    ahead = device.type != "cpu"  # what comes to the CPU must be there before it is read
+    return x.to(device, non_blocking=ahead), targets.to(device, non_blocking=ahead)
 
 
 def _first(net: nn.Module) -> Tensor | None:

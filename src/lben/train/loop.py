@@ -63,9 +63,7 @@ def fit(
     check_network(net)
     data, workers = as_data(data, test, config.seed), _Workers(device_of(net))
     _check_loader(data, config, workers, resume)
-    targets = check(net, data)
-    usual: Loss = MeanSquare() if targets.is_floating_point() else CrossEntropy()
-    loss = usual if config.loss is None else config.loss
+    loss = _loss(config, check(net, data))
     path = None if folder is None else make_folder(folder)
     if path is not None and not resume and (path / CHECKPOINT).exists():
         raise InvalidInput(f"{path} holds a run already: resume=True goes on with it, or give another folder.")
@@ -85,6 +83,12 @@ def fit(
             if path is not None and workers.rank == 0:
                 write_checkpoint(path, net, optimizer, known, [asdict(row) for row in history])
     return history
+
+
+def _loss(config: TrainConfig, targets: Tensor) -> Loss:
+    """What the recipe says, or else what such targets are for."""
+    usual: Loss = MeanSquare() if targets.is_floating_point() else CrossEntropy()
+    return usual if config.loss is None else config.loss
 
 
 def _check_loader(data: Data, config: TrainConfig, workers: _Workers, resume: bool) -> None:
