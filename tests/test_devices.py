@@ -31,7 +31,10 @@ MAKERS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "UnconstrainedEN": (lambda **place: lben.UnconstrainedEN(5, 8, 3, **place), (5,)),
     "ContractingODE": (lambda **place: lben.ContractingODE(5, 8, 3, rate=0.2, gamma=2.0, **place), (5,)),
     "ConvLBEN": (lambda **place: lben.ConvLBEN(IMAGE, 2, 3, gamma=1.0, pool=2, **place), IMAGE),
-    "ConvLBEN by pixels": (lambda **place: lben.ConvLBEN(IMAGE, 2, 3, pool=2, metric="pixel", **place), IMAGE),
+    "ConvLBEN by pixels": (
+        lambda **place: lben.ConvLBEN(IMAGE, 2, 3, epsilon=5.0, pool=2, metric="pixel", **place),
+        IMAGE,
+    ),
     "ConvMON": (lambda **place: lben.ConvMON(IMAGE, 2, 3, pool=2, **place), IMAGE),
     "ConvUnconstrainedEN": (lambda **place: lben.ConvUnconstrainedEN(IMAGE, 2, 3, pool=2, **place), IMAGE),
     "ImageLBEN": (lambda **place: lben.ImageLBEN(1, 2, 3, gamma=1.0, **place), IMAGE),
@@ -151,22 +154,22 @@ def test_a_step_stays_on_its_device(name: str, away: torch.device) -> None:
     "solver",
     [
         lben.DouglasRachford(),
-        lben.ForwardBackward(),
-        lben.FISTA(),
-        lben.Extragradient(),
+        lben.ForwardBackward(tolerance=1e-2),
+        lben.FISTA(tolerance=1e-2),
+        lben.Extragradient(tolerance=1e-2),
         lben.Newton(),
         lben.Anderson(),
     ],
     ids=lambda solver: type(solver).__name__,
 )
 def test_every_solver_works_there(solver: lben.Solver, away: torch.device) -> None:
-    x, options = torch.rand(4, 5), {"gamma": 1.0, "solver": solver, "activation": lben.Tanh()}
+    x, options = torch.rand(4, 5), {"gamma": 5.0, "epsilon": 5.0, "solver": solver, "activation": lben.Tanh()}
     torch.manual_seed(0)
     here = lben.LBEN(5, 8, 3, **options)  # type: ignore[arg-type]
     torch.manual_seed(0)
     there = lben.LBEN(5, 8, 3, **options, device=away)  # type: ignore[arg-type]
     for one, other in zip(answers(here, x), answers(there, x.to(away)), strict=True):
-        assert torch.allclose(other.cpu(), one, rtol=1e-3, atol=1e-4)
+        assert torch.allclose(other.cpu(), one, rtol=1e-3, atol=1e-4)  # the same iterations
 
 
 @pytest.mark.parametrize(
@@ -222,7 +225,7 @@ VERBS: dict[str, Callable[[Any, Tensor, Tensor], Any]] = {
     "certified_radius": lambda net, x, y: lben.certified_radius(net, x, y, pairwise=False).radius,
     "certified_accuracy": lambda net, x, y: lben.certified_accuracy(net, x, y, [0.01], pairwise=False).accuracy,
     "enclose": lambda net, x, y: lben.enclose(net, x).y,
-    "lower bound": lambda net, x, y: lben.lipschitz_lower_bound(net, x, restarts=2, steps=2).trace[:1],
+    "lower bound": lambda net, x, y: lben.lipschitz_lower_bound(net, x, restarts=1, steps=1).trace[:1],
     "attack": lambda net, x, y: lben.attack(net, x, y, [0.5], method="fgm").inputs,
 }
 

@@ -21,10 +21,17 @@ def test_a_network_trained_elsewhere_is_the_same_network(tmp_path: Path) -> None
         call("train", str(there), *TRAIN, "--device", NAME)
         evaluate = ("evaluate", str(there), "--embedded")
         assert call(*evaluate, "--device", NAME) == call(*evaluate)
-        attack = ("attack", str(there), "--embedded", "--images", "5", "--size", "1", "--method", "fgm")
-        assert "at most, proved" in call(*attack, "--device", NAME)
     for one, other in zip(lben.load(here).parameters(), lben.load(there).parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_network_is_attacked_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "net.safetensors"
+    lben.save(lben.LBEN(784, 4, 10, gamma=1.0), file)
+    attack = ("attack", str(file), "--embedded", "--images", "5", "--size", "1", "--method", "fgm")
+    with elsewhere():
+        assert call(*attack, "--device", NAME) == call(*attack)
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "certify", "attack"])
