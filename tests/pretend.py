@@ -49,9 +49,9 @@ class There(Tensor):
     def __repr__(self) -> str:  # type: ignore[override]
         return f"There({self.here})"
 
-    def backward(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+    def backward(self, *args: Any, **kwargs: Any) -> None:
         with _alone():  # again: `torch.inference_mode(False)` forgets it
-            super().backward(*args, **kwargs)
+            super().backward(*args, **kwargs)  # type: ignore[no-untyped-call]
 
     def tolist(self) -> Any:
         _note(self)
