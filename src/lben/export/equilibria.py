@@ -1,0 +1,221 @@
+"""Equilibria as parts of an exported network: how many iterations they need, and what error is then proved.
+
+In the norm of Lambda, with |C| <= rho (`contraction.py`), u* the fixed point at x and u0 the start, which is the fixed
+point at the centre of the region:
+
+    |u0 - u*| <= (|u0 - F(u0)| + 2 alpha |Lam^(1/2) U| radius)/(1 - rho) =: E0,
+
+for F moves by 2 alpha R U (x - centre), |R| <= 1, when x leaves the centre. What is computed is F(u) + e with |e| <= eta:
+the rounding of one iteration, for u no further than 2 E0 from u0, of sums in any order, and of the constants. So
+
+    |u_k - u*| <= rho^k E0 + eta/(1 - rho),   |y - y*| <= |Wo Lam^(-1/2)| |u_k - u*| + rounding of the output,
+
+since prox is non-expansive and z* = prox(u*). The smallest k for which this is at most what is asked for is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lben.activations.scalar import PerUnit
+from lben.certify.evaluator import PRECISE
+from lben.errors import InvalidInput
+from lben.export.contraction import Step
+from lben.export.domains import UP, Region, finite
+from lben.export.forms import Form
+from lben.export.parts import Iterated, Part, Swept
+from lben.export.prox import Prox, free_step, prox_of
+from lben.numerics.rounding import norm_bound
+from lben.solvers.base import Problem
+from lben.solvers.loop import solve
+
+MOST_ITERATIONS = 2000
+_SLACK = 8  # roundings besides those of a sum: constants in the dtype, a product, a bias
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is proved of one equilibrium of an exported network."""
+
+    name: str
+    iterations: int
+    contraction: float
+    alpha: float
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A part, a bound on the error that it adds, and what is to be said of it."""
+
+    part: Part
+    error: float
+    facts: Facts | None = None
+
+
+class Sizes:
+    """How large b, z and x can be over a region, and what rounding takes from the sums at both ends.
+
+    All lengths are in the norm of Lambda: of b at most `b`, its computed value off by at most `b_error`.
+    """
+
+    def __init__(self, form: Form, region: Region, dtype: torch.dtype) -> None:
+        subject, limits = form.subject, torch.finfo(dtype)
+        self.form, self.region, self.eps, self.tiny = form, region, limits.eps, limits.tiny
+        self.x = region.sizes
+        self.center = subject.injection(region.center[None], absolute=False)
+        terms = subject.injection(self.x[None], absolute=True)
+        self.spread = form.into_norm * region.radius * UP
+        self.b = (self.length(self.center) + self.spread) * UP + self._rounding(subject.longest, terms)
+        self.b_error = self._rounding(subject.longest, terms)
+        self.ones = float(norm_bound(form.root[None]))
+
+    def length(self, rows: Tensor) -> float:
+        """A bound on the Lambda norm of the longest of some rows."""
+        return float(norm_bound(rows * self.form.root).max()) * UP
+
+    def _rounding(self, longest: int, terms: Tensor) -> float:
+        return self.length((longest + _SLACK) * (self.eps * terms + self.tiny * (1 + self.x.max())))
+
+    def output_error(self, z: Tensor) -> float:
+        """Of Wo z + D x + by, in the plain norm, for |z_i| of at most these sizes."""
+        subject = self.form.subject
+        terms = subject.readout(z[None], self.x[None], absolute=True)
+        lost = (subject.longest_output + _SLACK) * (self.eps * terms + self.tiny * (1 + z.max() + self.x.max()))
+        return float(norm_bound(lost)) * UP
+
+    def prox_error(self, prox: Prox, u: float, z: float) -> float:
+        """Of prox(u), for u and z of at most these lengths."""
+        if prox.rounding == 0:
+            return 0.0
+        entries = u + z
+        if prox.together:  # an entry may have lost what the largest of its row has
+            entries = entries / float(self.form.root.min()) * self.ones
+        return prox.rounding * (self.eps * (entries + prox.inner * self.ones) + self.tiny * self.ones) * UP
+
+
+def equilibrium_part(form: Form, region: Region, dtype: torch.dtype, target: float, name: str) -> Found:
+    """An equilibrium for inputs of a region, with an error of at most `target`, or about the least that can be had."""
+    if not form.subject.proved:
+        raise form.subject.refusal()
+    layers = form.layers()
+    sizes = Sizes(form, region, dtype)
+    found = _swept(form, sizes, layers) if layers is not None else _iterated(form, sizes, dtype, target, name)
+    found.part.to(dtype)
+    return found
+
+
+def _swept(form: Form, sizes: Sizes, layers: tuple[tuple[int, int], ...]) -> Found:
+    """One sweep. With z = sigma(v) + s and v = W z + b + e, |z - z*| <= |s| + (|e| + |W| |s|)/m; e and s are rounding.
+
+    Both grow with |z - z*| =: E, which therefore is at most a + c E, and so at most a/(1 - c).
+    """
+    subject, prox = form.subject, prox_of(form.subject.activation, form.units, 1.0)
+    z0 = _center(form, sizes)[0]
+    reach = (sizes.spread / subject.monotonicity) * UP
+    unit = 1 / form.root[None]  # an error of one moves no entry by more
+    around = z0.abs() + reach * unit
+
+    def lost(z: Tensor, plain: float) -> float:
+        """For |z_i| of at most these sizes, and b where `plain` is 1."""
+        moved = subject.product(z, absolute=True)
+        v = sizes.length(moved) + plain * sizes.b
+        s = sizes.prox_error(prox, v, sizes.length(z))
+        e = (subject.longest + _SLACK) * sizes.eps * sizes.length(moved) + plain * sizes.b_error
+        carried = sizes.length(subject.product(unit, absolute=True)) * s
+        return (s + (e + carried) / subject.monotonicity) * UP
+
+    a, c = lost(around, 1.0), lost(unit, 0.0)
+    error = finite(a / (1 - c) * UP) if c < 1 else math.inf
+    z = around + error * unit
+    own = form.out_norm * error + sizes.output_error(z[0] if math.isfinite(error) else around[0])
+    blocks = [] if len(layers) == 1 else [form.W.mid[first:end, :first].contiguous() for first, end in layers[1:]]
+    sigmas = _split(form, layers)
+    part = Swept(form.into(), blocks, [end - first for first, end in layers], sigmas, form.out())
+    return Found(part, finite(own * UP))
+
+
+def _split(form: Form, layers: tuple[tuple[int, int], ...]) -> list[Prox]:
+    """sigma of each layer by itself."""
+    sigma = form.subject.activation
+    own = [PerUnit(sigma.activations[a:b]) if isinstance(sigma, PerUnit) else sigma for a, b in layers]
+    return [prox_of(one, b - a, 1.0) for one, (a, b) in zip(own, layers, strict=True)]
+
+
+def _center(form: Form, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """z and W z + b at the centre of the region, as good as they can be had."""
+    subject = form.subject
+    problem = Problem(subject.operator, subject.activation, sizes.center)
+    found = solve(subject.suitable(PRECISE), problem, on_failure="warn")
+    return found.z, found.v
+
+
+def _iterated(form: Form, sizes: Sizes, dtype: torch.dtype, target: float, name: str) -> Found:
+    activation = form.subject.activation
+    alpha = form.alpha() if free_step(activation) else 1.0
+    prox, sigma = (prox_of(activation, form.units, step) for step in (alpha, 1.0))
+    step = form.step(alpha, dtype)
+    if not step.rho < 1:
+        raise InvalidInput(
+            f"{name} cannot be exported: no contraction of Peaceman-Rachford is proved for it at the step {alpha:.3g}."
+        )
+    z, v = _center(form, sizes)
+    start = torch.lerp(z, v, alpha)
+    precise = step.to(torch.float64)
+    mirrored = prox.mirror(start)
+    first = precise(torch.zeros_like(mirrored), mirrored)
+    gap = sizes.length(start - first - alpha * precise(sizes.center, sizes.center))
+    far, noise, end = _bounds(sizes, step, prox, alpha, gap, [sizes.length(part) for part in (start, mirrored, z)])
+    spread = z[0].abs() + (2 * far + end) / form.root
+    fixed = form.out_norm * (noise + end) + sizes.output_error(spread)
+    count, error = _count(step.rho, far, form.out_norm, fixed, target, name)
+    part = Iterated(form.into(), step, form.product(), form.out(), prox, sigma, alpha, first[0], count)
+    return Found(part, error, Facts(name, count, step.rho, alpha))
+
+
+def _bounds(
+    sizes: Sizes, step: Step, prox: Prox, alpha: float, gap: float, lengths: list[float]
+) -> tuple[float, float, float]:
+    """E0, eta/(1 - rho) and the rounding of the last prox, all in the norm of Lambda.
+
+    gap: |u0 - F(u0)| at the centre, as computed. lengths: of u0, of its reflection, and of its prox.
+    """
+    start, mirrored, z = lengths
+    b, eps = (sizes.b + sizes.b_error) * UP, sizes.eps
+    under = sizes.tiny * sizes.ones
+    offset_error = alpha * (2 * sizes.b_error + (step.lost + step.spare + 8 * eps) * b + step.faint) + under
+    offset = 2 * alpha * b + offset_error
+    constant = step.spare * offset + step.faint + offset_error
+    rest = 1 / (1 - step.rho) * UP
+    far = (gap + step.lost * mirrored + constant + 2 * alpha * sizes.spread) * rest * UP
+    for _ in range(4):
+        end = sizes.prox_error(prox, start + 2 * far, z + 2 * far)
+        turned = 0.0 if prox.rounding == 0 else 2 * end + 4 * eps * (start + 2 * z + 6 * far)
+        noise = (step.lost * (mirrored + 2 * far + turned) + constant + turned) * rest * UP
+        if noise <= far:
+            return far, noise, end
+        far = 2 * noise
+    return math.inf, math.inf, math.inf
+
+
+def _count(rho: float, far: float, out: float, fixed: float, target: float, name: str) -> tuple[int, float]:
+    """The iterations after which out rho^k far + fixed is at most the target, or at most twice `fixed`; and that."""
+    if not math.isfinite(far + out + fixed):
+        return 1, math.inf
+    room = target - fixed if target > fixed else fixed
+    reach = out * far * UP
+    count = 1
+    if room < reach:
+        count = max(1, math.ceil(math.log(room / reach) / math.log(rho))) if rho > 0 else 1
+    if count > MOST_ITERATIONS:
+        raise InvalidInput(
+            f"{name} cannot be exported: it would take {count:,} iterations, more than the {MOST_ITERATIONS:,} that are "
+            f"written out at most, since each is proved to shrink errors by {rho:.6g} alone. Ask for less accuracy or "
+            "for fewer inputs, or train with a larger epsilon."
+        )
+    while out * far * rho**count * UP > room and count < MOST_ITERATIONS:
+        count += 1
+    return count, (out * far * rho**count * UP + fixed) * UP
