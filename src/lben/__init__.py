@@ -44,6 +44,8 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.experiments import baselines
+from lben.export.domains import InBall, InBox
+from lben.export.network import Exported, export
 from lben.files import load, save
 from lben.layers.equilibrium import ImageLBEN
 from lben.layers.graph import read
@@ -111,6 +113,7 @@ __all__ = [
     "Elementwise",
     "Enclosure",
     "EquilibriumNetwork",
+    "Exported",
     "Extragradient",
     "ForwardBackward",
     "FrequencyTest",
@@ -120,6 +123,8 @@ __all__ = [
     "Identity",
     "ImageLBEN",
     "ImageWeights",
+    "InBall",
+    "InBox",
     "IncrementalGain",
     "InvalidActivation",
     "InvalidFile",
@@ -167,6 +172,7 @@ __all__ = [
     "contraction",
     "data",
     "enclose",
+    "export",
     "frequency_test",
     "from_sequential",
     "incremental_gain",

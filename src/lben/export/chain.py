@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -16,16 +16,14 @@ from lben.certify.links import Added as AddedLink
 from lben.certify.links import Link, Solved, product
 from lben.export.domains import UP, Region, finite
 from lben.export.equilibria import Facts, equilibrium_part
-from lben.export.forms import form_of
+from lben.export.forms import Form, form_of
 from lben.export.parts import Added, Chain, Mapped, Part
 from lben.export.stages import function_of
 from lben.numerics.enclosed import EPS
 from lben.numerics.rounding import norm_bound
-from lben.solvers.peaceman_rachford import PeacemanRachford
 from lben.weights.linear import Scaling, Standardize
 from lben.weights.stages import Pointwise, Stage
 
-_SOLVER = PeacemanRachford(tolerance=1e-12)
 _SLACK = 64  # roundings that a function of torch's is allowed besides those of its sums
 
 
@@ -41,10 +39,11 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """dtype: what parts compute in. share: the error of outputs that each equilibrium may cause."""
+    """dtype: what parts compute in. share: the error of outputs that each equilibrium may cause. forms: those known."""
 
     dtype: torch.dtype
     share: float
+    forms: dict[Link, Form]
 
     def chain(self, links: Sequence[Link], region: Region, error: float, behind: float = 1.0) -> Built:
         """The parts of links; `behind` bounds by what errors are multiplied after them."""
@@ -58,7 +57,7 @@ class Plan:
                 facts += inner
                 total = own  # what comes in is in it already
             elif isinstance(link, Solved):
-                form = form_of(link.subject, link.name)
+                form = self.forms.setdefault(link, form_of(link.subject, link.name))
                 target = self.share / after if after > 0 else math.inf
                 found = equilibrium_part(form, wide, self.dtype, target, link.name)
                 facts += [] if found.facts is None else [found.facts]
@@ -67,7 +66,8 @@ class Plan:
                 part = Mapped(function_of(link.stage).to(self.dtype))
                 total = link.factor.bound * error * UP + self._rounding(link.stage, wide)
             parts.append(part)
-            region, error = _image(link, region), finite(total * UP)
+            error = finite(total * UP)
+            region = _image(link, region, part, error)
         return Built(Chain(parts), region, error, tuple(facts))
 
     def _added(self, link: AddedLink, region: Region, error: float, after: float) -> tuple[Part, float, list[Facts]]:
@@ -89,40 +89,42 @@ class Plan:
         return float(norm_bound(lost)) * UP
 
 
-def _image(link: Link, region: Region) -> Region:
-    """A region that holds all outputs of a stage for inputs of a region."""
-    found = link.evaluate(region.center[None], _SOLVER)
-    off = float(found.norm_error()[0])
+def _image(link: Link, region: Region, part: Part, off: float) -> Region:
+    """A region that holds all outputs of a stage for inputs of a region: around what its part, `off` by so much at
+    most, makes of the centre.
+    """
+    dtype = next((buffer.dtype for buffer in part.buffers() if buffer.is_floating_point()), torch.float64)
+    center = part.to(torch.float64)(region.center[None], torch.zeros(1, dtype=torch.float64))[0][0]
+    part.to(dtype)
     radius = (link.factor.bound * region.radius + off) * UP
     stage, half = link.stage, region.half
     if half is None or not isinstance(stage, Scaling | Standardize):
-        return Region(found.y[0], radius)
+        return Region(center, radius)
     scale = 1 / stage.std if isinstance(stage, Standardize) else stage.scale.abs()
-    spread = scale.expand(stage.in_shape[0] if scale.numel() > 1 and isinstance(stage, Scaling) else scale.numel())
     if isinstance(stage, Scaling):
-        spread = spread.repeat_interleave(stage.in_features // len(spread))
-    half = (half * spread * (1 + 8 * EPS) + off) * UP
-    return Region(found.y[0], min(radius, float(norm_bound(half))), half)
+        scale = scale.expand(stage.in_shape[0]).repeat_interleave(stage.in_features // stage.in_shape[0])
+    half = (half * scale * (1 + 8 * EPS) + off) * UP
+    return Region(center, min(radius, float(norm_bound(half))), half)
 
 
 def start_error(region: Region, given: torch.dtype, inner: torch.dtype) -> float:
     """What inputs lose where parts compute in less precision than they come in."""
     if torch.finfo(inner).eps <= torch.finfo(given).eps:
         return 0.0
-    return float(norm_bound(torch.finfo(inner).eps * region.sizes + torch.finfo(inner).tiny)) * UP
+    most = float(norm_bound(region.center)) + region.radius
+    return (torch.finfo(inner).eps * most + torch.finfo(inner).tiny * math.sqrt(len(region.center))) * UP
 
 
 def end_error(built: Built, given: torch.dtype) -> float:
     """The whole error, with what outputs lose when they are given back in the dtype of the inputs."""
-    limits = torch.finfo(given)
-    region = built.region.wider(built.error)
-    return (built.error + float(norm_bound(limits.eps * region.sizes + limits.tiny))) * UP
+    limits, region = torch.finfo(given), built.region
+    most = float(norm_bound(region.center)) + region.radius + built.error
+    return (built.error + limits.eps / 2 * most + limits.tiny * math.sqrt(len(region.center))) * UP
 
 
-def narrowed(plan: Plan, links: Sequence[Link], accuracy: float) -> Plan:
-    """A plan whose share of the accuracy leaves a tenth of it for rounding."""
-    count = max(1, _equilibria(links))
-    return replace(plan, share=0.9 * accuracy / count)
+def share_of(links: Sequence[Link], accuracy: float) -> float:
+    """What each equilibrium may add to the error of outputs, so that a tenth of the accuracy is left for rounding."""
+    return 0.9 * accuracy / max(1, _equilibria(links))
 
 
 def _equilibria(links: Sequence[Link]) -> int:

@@ -25,7 +25,7 @@ from lben.numerics.enclosed import EPS, Enclosed, balance, definite
 
 SHARES = (1 - 1e-9, 1 - 1e-7, 1 - 1e-5, 1 - 1e-3, 0.9, 0.5)
 _GOLDEN = (math.sqrt(5) - 1) / 2
-_LOOKS, _LOOKS_LARGE, _LARGE = 24, 10, 400  # evaluations of the search for a step, fewer for so many units
+_LOOKS, _LOOKS_LARGE, _LARGE = 16, 8, 200  # evaluations of the search for a step, fewer for so many units
 
 
 class Step(nn.Module):
@@ -48,9 +48,9 @@ class MatrixStep(Step):
 
     matrix: Tensor
 
-    def __init__(self, W: Enclosed, lam: Tensor, alpha: float, dtype: torch.dtype) -> None:
+    def __init__(self, W: Enclosed, lam: Tensor, alpha: float, rho: float, dtype: torch.dtype) -> None:
         super().__init__()
-        self.rho = contraction(W, lam, alpha)
+        self.rho = rho
         size, limits = len(lam), torch.finfo(dtype)
         A, eye = Enclosed.exact(torch.eye(size, dtype=torch.float64)) - W, torch.eye(size, dtype=torch.float64)
         C = stored(2 * torch.linalg.inv(eye + alpha * A.mid) - eye, dtype)
@@ -98,7 +98,7 @@ def slack(A: Tensor, alpha: float) -> float:
 
 def best_step(look: Callable[[float], float], guess: float, size: int) -> float:
     """The alpha near a guess at which the slack is largest, by golden section of its logarithm."""
-    low, high = math.log(guess) - 3, math.log(guess) + 3
+    low, high = math.log(guess) - 2, math.log(guess) + 2
     points = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
     found = [look(math.exp(point)) for point in points]
     for _ in range(_LOOKS if size <= _LARGE else _LOOKS_LARGE):

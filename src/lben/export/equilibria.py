@@ -22,16 +22,13 @@ import torch
 from torch import Tensor
 
 from lben.activations.scalar import PerUnit
-from lben.certify.evaluator import PRECISE
 from lben.errors import InvalidInput
 from lben.export.contraction import Step
 from lben.export.domains import UP, Region, finite
 from lben.export.forms import Form
 from lben.export.parts import Iterated, Part, Swept
-from lben.export.prox import Prox, free_step, prox_of
+from lben.export.prox import Prox, prox_of
 from lben.numerics.rounding import norm_bound
-from lben.solvers.base import Problem
-from lben.solvers.loop import solve
 
 MOST_ITERATIONS = 2000
 _SLACK = 8  # roundings besides those of a sum: constants in the dtype, a product, a bias
@@ -57,35 +54,39 @@ class Found:
 
 
 class Sizes:
-    """How large b, z and x can be over a region, and what rounding takes from the sums at both ends.
+    """How large x, b and z can be over a region, and what rounding takes from the sums at both ends.
 
-    All lengths are in the norm of Lambda: of b at most `b`, its computed value off by at most `b_error`.
+    Lengths of b, `b`, and of what its computed value is off by, `b_error`, are in the norm of Lambda; that of x is not.
+    spread: how far b moves when x leaves the centre, where it is `center`.
     """
 
     def __init__(self, form: Form, region: Region, dtype: torch.dtype) -> None:
-        subject, limits = form.subject, torch.finfo(dtype)
-        self.form, self.region, self.eps, self.tiny = form, region, limits.eps, limits.tiny
-        self.x = region.sizes
-        self.center = subject.injection(region.center[None], absolute=False)
-        terms = subject.injection(self.x[None], absolute=True)
+        limits = torch.finfo(dtype)
+        self.form, self.eps, self.tiny = form, limits.eps, limits.tiny
+        self.x = (float(norm_bound(region.center)) + region.radius) * UP
+        self.ones = float(norm_bound(form.root))
+        self.center = form.subject.injection(region.center[None], absolute=False)
+        bias = self.length(form.subject.injection(torch.zeros_like(region.center)[None], absolute=True))
+        terms, count = form.into_terms
         self.spread = form.into_norm * region.radius * UP
-        self.b = (self.length(self.center) + self.spread) * UP + self._rounding(subject.longest, terms)
-        self.b_error = self._rounding(subject.longest, terms)
-        self.ones = float(norm_bound(form.root[None]))
+        self.b_error = self.rounding(count, terms * self.x + bias, self.ones)
+        self.b = (self.length(self.center) + self.spread + self.b_error) * UP
 
     def length(self, rows: Tensor) -> float:
         """A bound on the Lambda norm of the longest of some rows."""
         return float(norm_bound(rows * self.form.root).max()) * UP
 
-    def _rounding(self, longest: int, terms: Tensor) -> float:
-        return self.length((longest + _SLACK) * (self.eps * terms + self.tiny * (1 + self.x.max())))
+    def rounding(self, count: int, terms: float, ones: float) -> float:
+        """Of sums of so many terms, whose sizes have such a length; ones: the length of a vector of ones."""
+        return (count + _SLACK) * (self.eps * terms + self.tiny * ones * (1 + self.x)) * UP
 
-    def output_error(self, z: Tensor) -> float:
-        """Of Wo z + D x + by, in the plain norm, for |z_i| of at most these sizes."""
-        subject = self.form.subject
-        terms = subject.readout(z[None], self.x[None], absolute=True)
-        lost = (subject.longest_output + _SLACK) * (self.eps * terms + self.tiny * (1 + z.max() + self.x.max()))
-        return float(norm_bound(lost)) * UP
+    def output_error(self, z: float) -> float:
+        """Of Wo z + D x + by, in the plain norm, for z of at most this length."""
+        out, past, count = self.form.out_terms
+        by = self.form.subject.weights.by
+        outputs = math.sqrt(self.form.subject.weights.out_features)
+        most = float(by.abs().max()) * outputs if by.numel() else 0.0
+        return self.rounding(count, out * z + past * self.x + most, outputs * (1 + z))
 
     def prox_error(self, prox: Prox, u: float, z: float) -> float:
         """Of prox(u), for u and z of at most these lengths."""
@@ -111,30 +112,24 @@ def equilibrium_part(form: Form, region: Region, dtype: torch.dtype, target: flo
 def _swept(form: Form, sizes: Sizes, layers: tuple[tuple[int, int], ...]) -> Found:
     """One sweep. With z = sigma(v) + s and v = W z + b + e, |z - z*| <= |s| + (|e| + |W| |s|)/m; e and s are rounding.
 
-    Both grow with |z - z*| =: E, which therefore is at most a + c E, and so at most a/(1 - c).
+    Both grow with |z - z*| =: E, which therefore is at most a + c E, and so at most a/(1 - c). How large z* is follows
+    from the same: at sigma(0) it solves the equation for the bias -W sigma(0).
     """
     subject, prox = form.subject, prox_of(form.subject.activation, form.units, 1.0)
-    z0 = _center(form, sizes)[0]
-    reach = (sizes.spread / subject.monotonicity) * UP
-    unit = 1 / form.root[None]  # an error of one moves no entry by more
-    around = z0.abs() + reach * unit
+    moved, m = (0.0, 1.0) if len(layers) == 1 else (form.W_terms, subject.monotonicity)
+    rest = sizes.length(prox(torch.zeros_like(sizes.center))) + sizes.prox_error(prox, 0.0, 0.0)
+    size = (rest + (sizes.b + moved * rest) / m) * UP
 
-    def lost(z: Tensor, plain: float) -> float:
-        """For |z_i| of at most these sizes, and b where `plain` is 1."""
-        moved = subject.product(z, absolute=True)
-        v = sizes.length(moved) + plain * sizes.b
-        s = sizes.prox_error(prox, v, sizes.length(z))
-        e = (subject.longest + _SLACK) * sizes.eps * sizes.length(moved) + plain * sizes.b_error
-        carried = sizes.length(subject.product(unit, absolute=True)) * s
-        return (s + (e + carried) / subject.monotonicity) * UP
+    def lost(z: float, b: float, b_error: float) -> float:
+        s = sizes.prox_error(prox, moved * z + b, z)
+        e = sizes.rounding(form.units, moved * z, sizes.ones * (1 + z)) if moved else 0.0
+        return (s + (e + b_error + moved * s) / m) * UP
 
-    a, c = lost(around, 1.0), lost(unit, 0.0)
+    a, c = lost(size, sizes.b, sizes.b_error), lost(1.0, 0.0, 0.0)
     error = finite(a / (1 - c) * UP) if c < 1 else math.inf
-    z = around + error * unit
-    own = form.out_norm * error + sizes.output_error(z[0] if math.isfinite(error) else around[0])
-    blocks = [] if len(layers) == 1 else [form.W.mid[first:end, :first].contiguous() for first, end in layers[1:]]
-    sigmas = _split(form, layers)
-    part = Swept(form.into(), blocks, [end - first for first, end in layers], sigmas, form.out())
+    own = form.out_norm * error + sizes.output_error(size + error)
+    blocks = [form.W.mid[first:end, :first].contiguous() for first, end in layers[1:]]
+    part = Swept(form.into(), blocks, [end - first for first, end in layers], _split(form, layers), form.out())
     return Found(part, finite(own * UP))
 
 
@@ -145,35 +140,36 @@ def _split(form: Form, layers: tuple[tuple[int, int], ...]) -> list[Prox]:
     return [prox_of(one, b - a, 1.0) for one, (a, b) in zip(own, layers, strict=True)]
 
 
-def _center(form: Form, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """z and W z + b at the centre of the region, as good as they can be had."""
-    subject = form.subject
-    problem = Problem(subject.operator, subject.activation, sizes.center)
-    found = solve(subject.suitable(PRECISE), problem, on_failure="warn")
-    return found.z, found.v
-
-
 def _iterated(form: Form, sizes: Sizes, dtype: torch.dtype, target: float, name: str) -> Found:
-    activation = form.subject.activation
-    alpha = form.alpha() if free_step(activation) else 1.0
+    activation, alpha = form.subject.activation, form.alpha
     prox, sigma = (prox_of(activation, form.units, step) for step in (alpha, 1.0))
-    step = form.step(alpha, dtype)
+    step = form.step(dtype)
     if not step.rho < 1:
         raise InvalidInput(
             f"{name} cannot be exported: no contraction of Peaceman-Rachford is proved for it at the step {alpha:.3g}."
         )
-    z, v = _center(form, sizes)
-    start = torch.lerp(z, v, alpha)
     precise = step.to(torch.float64)
+    offset = alpha * precise(sizes.center, sizes.center)
+    start = _settled(precise, prox, offset)
     mirrored = prox.mirror(start)
     first = precise(torch.zeros_like(mirrored), mirrored)
-    gap = sizes.length(start - first - alpha * precise(sizes.center, sizes.center))
-    far, noise, end = _bounds(sizes, step, prox, alpha, gap, [sizes.length(part) for part in (start, mirrored, z)])
-    spread = z[0].abs() + (2 * far + end) / form.root
-    fixed = form.out_norm * (noise + end) + sizes.output_error(spread)
+    gap = sizes.length(start - first - offset)
+    lengths = [sizes.length(part) for part in (start, mirrored, prox(start))]
+    far, noise, end = _bounds(sizes, step, prox, alpha, gap, lengths)
+    fixed = form.out_norm * (noise + end) + sizes.output_error(lengths[2] + 2 * far + end)
     count, error = _count(step.rho, far, form.out_norm, fixed, target, name)
     part = Iterated(form.into(), step, form.product(), form.out(), prox, sigma, alpha, first[0], count)
     return Found(part, error, Facts(name, count, step.rho, alpha))
+
+
+def _settled(step: Step, prox: Prox, offset: Tensor) -> Tensor:
+    """The fixed point for one offset, to rounding, or as near as so many iterations come."""
+    u = offset
+    for _ in range(MOST_ITERATIONS):
+        before, u = u, step(offset, prox.mirror(u))
+        if bool(torch.linalg.vector_norm(u - before) <= 1e-15 * torch.linalg.vector_norm(u)):
+            break
+    return u
 
 
 def _bounds(

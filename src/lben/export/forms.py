@@ -14,9 +14,10 @@ from lben.activations.scalar import PerUnit
 from lben.certify.equilibria import EquilibriumSubject
 from lben.certify.verified import norm_above
 from lben.errors import InvalidInput
-from lben.export.contraction import MatrixStep, Step, best_step, metric_norm, slack
+from lben.export.contraction import MatrixStep, Step, best_step, contraction, metric_norm, slack
 from lben.export.domains import UP
 from lben.export.parts import Affine, Product
+from lben.export.prox import free_step
 from lben.export.stages import Convolved, wrapped
 from lben.numerics.enclosed import EPS, TINY, Enclosed
 from lben.weights.convolutional import ConvWeights
@@ -51,6 +52,21 @@ class Form(ABC):
     def into_norm(self) -> float:
         """A proved bound on |Lam^(1/2) U|."""
 
+    @property
+    @abstractmethod
+    def into_terms(self) -> tuple[float, int]:
+        """The same of |U|, entry by entry, and how many terms a sum of it has."""
+
+    @property
+    @abstractmethod
+    def out_terms(self) -> tuple[float, float, int]:
+        """Proved bounds on |Wo Lam^(-1/2)| and |D| with their entries so, and how many terms an output has."""
+
+    @cached_property
+    def W_terms(self) -> float:
+        """A proved bound on |Lam^(1/2) W Lam^(-1/2)| with its entries so."""
+        return metric_norm(self.W.mid.abs(), self.root, self.root, self.W.error)
+
     @cached_property
     def out_norm(self) -> float:
         """A proved bound on |Wo Lam^(-1/2)|."""
@@ -79,13 +95,21 @@ class Form(ABC):
         """A step that is worth starting a search from."""
         return self.subject.operator.exact().balanced_step()
 
+    @cached_property
     def alpha(self) -> float:
-        """The step with the best contraction."""
+        """The step with the best contraction; 1 where the activation has no plain proximal operator for others."""
+        if not free_step(self.subject.activation):
+            return 1.0
         A = self.root[:, None] * (torch.eye(self.units, dtype=torch.float64) - self.W.mid) / self.root
         return best_step(lambda alpha: slack(A, alpha), self.guess(), self.units)
 
-    def step(self, alpha: float, dtype: torch.dtype) -> Step:
-        return MatrixStep(self.W, self.lam, alpha, dtype)
+    @cached_property
+    def rho(self) -> float:
+        """A proved bound on |C|."""
+        return contraction(self.W, self.lam, self.alpha)
+
+    def step(self, dtype: torch.dtype) -> Step:
+        return MatrixStep(self.W, self.lam, self.alpha, self.rho, dtype)
 
 
 class DenseForm(Form):
@@ -106,6 +130,17 @@ class DenseForm(Form):
     def into_norm(self) -> float:
         U = self.weights.U
         return metric_norm(U, self.root, torch.ones(U.shape[1], dtype=torch.float64))
+
+    @property
+    def into_terms(self) -> tuple[float, int]:
+        U = self.weights.U
+        return metric_norm(U.abs(), self.root, torch.ones(U.shape[1], dtype=torch.float64)), U.shape[1]
+
+    @property
+    def out_terms(self) -> tuple[float, float, int]:
+        w, ones = self.weights, torch.ones(len(self.weights.by), dtype=torch.float64)
+        past = 0.0 if w.D is None else metric_norm(w.D.abs(), ones, torch.ones(w.in_features, dtype=torch.float64))
+        return metric_norm(w.Wo.abs(), ones, self.root), past, self.units + w.in_features
 
     @cached_property
     def W(self) -> Enclosed:
@@ -133,6 +168,15 @@ class ConvForm(Form):
         root = w.metric_entries().sqrt()
         return kernel_norm(w.U, root.max().expand(len(w.U)) if w.metric == "pixel" else root)
 
+    @property
+    def into_terms(self) -> tuple[float, int]:
+        return self.into_norm, self.weights.U[0].numel()
+
+    @property
+    def out_terms(self) -> tuple[float, float, int]:
+        ones = torch.ones(len(self.weights.by), dtype=torch.float64)
+        return metric_norm(self.weights.output.abs(), ones, self.root), 0.0, self.units
+
     def layers(self) -> None:
         return None
 
@@ -155,6 +199,26 @@ class ImageForm(Form):
     @property
     def into_norm(self) -> float:
         return kernel_norm(self.weights.U, self.weights.metric_entries().sqrt())
+
+    @property
+    def into_terms(self) -> tuple[float, int]:
+        return self.into_norm, self.weights.U[0].numel()
+
+    @property
+    def out_terms(self) -> tuple[float, float, int]:
+        w = self.weights
+        ones = torch.ones(len(w.by), dtype=torch.float64)
+        past = 0.0 if w.D is None else kernel_norm(w.D, ones)
+        count = w.Wo[0].numel() + (0 if w.D is None else w.D[0].numel())
+        return metric_norm(w.Wo.abs().sum(dim=(2, 3)), ones, w.metric_entries().sqrt()) * UP, past, count
+
+    @cached_property
+    def W(self) -> Enclosed:
+        return Enclosed.exact(self.weights.dense().W)  # every entry is one of the kernel's
+
+    @cached_property
+    def W_terms(self) -> float:
+        return 0.0 if self.weights.W is None else super().W_terms
 
     def layers(self) -> tuple[tuple[int, int], ...] | None:
         return ((0, self.units),) if self.weights.W is None else None

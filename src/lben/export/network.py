@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from lben import checks
+from lben.activations.base import Activation
 from lben.certify.equilibria import EquilibriumSubject
 from lben.certify.evaluator import Evaluator
 from lben.certify.links import Link, links_of
 from lben.certify.stack import StackSubject
 from lben.certify.subject import Examined
+from lben.dynamics.ode import Dynamics
 from lben.errors import InvalidInput
-from lben.export.chain import Built, Plan, end_error, narrowed, start_error
+from lben.export.chain import Plan, end_error, share_of, start_error
 from lben.export.domains import Inputs, check_domain
 from lben.export.equilibria import Facts
+from lben.export.forms import Form
 from lben.export.onnx import write_onnx
 from lben.export.parts import Chain
 from lben.numerics.rounding import at_most, undisturbed
 from lben.weights.linear import Standardize
+from lben.weights.record import Record
 from lben.weights.stages import Equilibrium, Shape, Stage
 
 
@@ -92,6 +95,7 @@ def export(
     accuracy: float = 1e-4,
     domain: Inputs | None = None,
     dtype: torch.dtype | None = None,
+    activation: Activation | None = None,
 ) -> Exported:
     """A network as a plain `nn.Module`, without solver, branches or autograd functions, and with a proved error.
 
@@ -99,12 +103,13 @@ def export(
     l2 norm, for every input of the domain and whatever order a runtime adds in, y* the output of the network in real
     numbers. Other stages are computed as they are.
 
-    net: a network, a stack or bare weights (with ReLU), well-posed in a metric that can be found.
+    net: a network, a stack or bare weights, well-posed in a metric that they carry or that is found.
     accuracy: a number above 0.
     domain: the inputs that are promised, an `InBox` or an `InBall`, as the module takes them, before a `Normalize`; None:
         all entries in [0, 1], as those of pixels.
     dtype: what it computes in. None: in the network's own where its rounding leaves room for the accuracy, else in
         float64, with inputs and outputs in the network's own.
+    activation: for bare weights; ReLU if not given.
 
     Raises InvalidInput where rounding does not leave room, which says what can be promised, where too many iterations
     would be needed, or where a part has no plain form; NotWellPosed where nothing is proved.
@@ -113,22 +118,38 @@ def export(
     chosen = check_domain(domain)
     if dtype is not None and dtype not in checks.FLOATS:
         raise InvalidInput(f"dtype must be torch.float32, torch.float64 or None, not {dtype!r}.")
+    if isinstance(net, Dynamics):
+        raise InvalidInput(
+            f"{type(net).__name__} cannot be exported: trajectories need an integrator. Its weights(), with its "
+            "activation, are those of a network that can."
+        )
+    evaluator = Evaluator.of(net, activation)
     own = _own_dtype(net)
-    evaluator = Evaluator.of(net)
     evaluator.require_proof()
     links, shapes = _links(evaluator.subject)
     tried = [dtype] if dtype is not None else list(dict.fromkeys([own, torch.float64]))
-    error = math.inf
+    error, forms, region = math.inf, dict[Link, Form](), chosen.region(math.prod(shapes[0]))
     for inner in tried:
-        built = _build(links, chosen, shapes[0], own, inner, accuracy)
+        plan = Plan(inner, share_of(links, accuracy), forms)
+        with torch.no_grad():
+            built = plan.chain(links, region, start_error(region, own, inner))
         error = end_error(built, own)
         if error <= accuracy:
             return _finished(Exported(built.part, built.facts, shapes, (own, inner)), chosen, accuracy, error)
-    words = "nothing" if math.isinf(error) else f"{at_most(error, 3)}"
-    advice = "" if tried[-1] is torch.float64 else "; dtype=torch.float64 rounds less"
-    raise InvalidInput(
-        f"accuracy = {accuracy:g} cannot be promised: rounding in {str(tried[-1])[6:]}, bounded in advance, leaves "
-        f"{words}{advice}."
+    raise InvalidInput(_refusal(accuracy, error, own, tried[-1]))
+
+
+def _refusal(accuracy: float, error: float, own: torch.dtype, inner: torch.dtype) -> str:
+    least = "no accuracy" if math.isinf(error) else f"an accuracy of {at_most(error, 3)}"
+    advice = ""
+    if inner is not torch.float64:
+        advice = " Computed with dtype=torch.float64 it rounds less."
+    elif own is not torch.float64:
+        advice = " Its outputs are float32: net.double() rounds less."
+    where = f"{str(inner)[6:]}, with inputs and outputs in {str(own)[6:]}, and"
+    return (
+        f"accuracy = {accuracy:g} cannot be promised: rounding in {where} bounded in advance, leaves room for {least} "
+        f"for these inputs.{advice}"
     )
 
 
@@ -140,15 +161,6 @@ def _finished(module: Exported, domain: Inputs, accuracy: float, error: float) -
         "rounding included."
     )
     return module.eval()
-
-
-def _build(
-    links: Sequence[Link], domain: Inputs, shape: Shape, own: torch.dtype, inner: torch.dtype, accuracy: float
-) -> Built:
-    region = domain.region(math.prod(shape))
-    plan = narrowed(Plan(inner, accuracy), links, accuracy)
-    with torch.no_grad():
-        return plan.chain(links, region, start_error(region, own, inner))
 
 
 def _links(subject: object) -> tuple[tuple[Link, ...], tuple[Shape, Shape]]:
@@ -166,7 +178,10 @@ def _links(subject: object) -> tuple[tuple[Link, ...], tuple[Shape, Shape]]:
     return links_of(stages), (shape, getattr(weights, "out_shape", (weights.out_features,)))
 
 
-def _own_dtype(net: object) -> torch.dtype:
-    """The dtype of a network's tensors, or of weights."""
-    tensors = net.tensors().values() if hasattr(net, "tensors") else net.state_dict().values()  # type: ignore[attr-defined]
+def _own_dtype(net: Examined) -> torch.dtype:
+    """The dtype of a network's tensors, or of weights; the default one where there are several records of them."""
+    if isinstance(net, nn.Module):
+        tensors = [*net.parameters(), *net.buffers()]
+    else:
+        tensors = list(net.tensors().values()) if isinstance(net, Record) else []
     return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.get_default_dtype())

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lben.export.contraction import Step
-from lben.export.prox import Prox
+from lben.export.prox import Prox, constant
 
 
 class Part(nn.Module):
@@ -67,13 +67,13 @@ class Swept(Part):
         super().__init__()
         self.into, self.out, self.widths = into, out, widths
         self.sigma = nn.ModuleList(sigma)
-        self.blocks = nn.ParameterList([nn.Parameter(block, requires_grad=False) for block in blocks])
+        self.blocks = nn.ModuleList([Product(block) for block in blocks])
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         biases = self.into(x).split(self.widths, dim=1)
         z = self.sigma[0](biases[0])
         for block, bias, sigma in zip(self.blocks, biases[1:], self.sigma[1:], strict=True):
-            z = torch.cat([z, sigma(torch.addmm(bias, z, block.T))], dim=1)
+            z = torch.cat([z, sigma(block(bias, z))], dim=1)
         return self.out(z, x), residual
 
 
@@ -85,6 +85,7 @@ class Iterated(Part):
     """
 
     first: Tensor
+    alpha: Tensor
 
     def __init__(
         self,
@@ -100,8 +101,9 @@ class Iterated(Part):
     ) -> None:
         super().__init__()
         self.into, self.step, self.product, self.out, self.prox, self.sigma = into, step, product, out, prox, sigma
-        self.alpha, self.iterations = alpha, iterations
+        self.iterations = iterations
         self.register_buffer("first", first)
+        self.register_buffer("alpha", constant(alpha))
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         b = self.into(x)

@@ -31,6 +31,11 @@ _HALVINGS = 4  # of the argument of an arctangent, which then is at most 0.1
 _TERMS = 8  # of its series, of which the next is below 1e-18
 
 
+def constant(number: float) -> Tensor:
+    """A number as a tensor: as a number of Python, an exporter may round it to single precision."""
+    return torch.tensor(number, dtype=torch.float64)
+
+
 class Prox(nn.Module):
     """prox^alpha for rows u.
 
@@ -78,12 +83,37 @@ class _Clipped(Prox):
 
 
 class _Leaky(Prox):
+    slope: Tensor
+
     def __init__(self, slope: float) -> None:
         super().__init__()
-        self.rounding, self.slope = 8.0, slope
+        self.rounding = 8.0
+        self.register_buffer("slope", constant(slope))
 
     def forward(self, u: Tensor) -> Tensor:
         return torch.maximum(u, self.slope * u)
+
+
+class _Arctan(Prox):
+    """By halving, arctan v = 2 arctan(v/(1 + sqrt(1 + v^2))), and a series: runtimes lack it in double precision."""
+
+    series: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounding = 2 * _ALLOWED
+        self.register_buffer("series", _series())
+
+    def forward(self, v: Tensor) -> Tensor:
+        large = v.abs().clamp(min=1.0)
+        small = v / large  # v and 1 over the larger of both, whose squares do not overflow
+        ratio = small / (1 / large + torch.sqrt(1 / (large * large) + small * small))
+        for _ in range(_HALVINGS - 1):
+            ratio = ratio / (1 + torch.sqrt(1 + ratio * ratio))
+        square, total = ratio * ratio, torch.zeros_like(ratio)
+        for k in reversed(range(_TERMS)):
+            total = total * square + self.series[k]
+        return 2.0**_HALVINGS * ratio * total
 
 
 class _Smooth(Prox):
@@ -98,9 +128,12 @@ class _Smooth(Prox):
 
 
 class _Elastic(Prox):
+    a: Tensor
+
     def __init__(self, a: float) -> None:
         super().__init__()
-        self.rounding, self.inner, self.a = _ALLOWED, 1.0, a
+        self.rounding, self.inner = _ALLOWED, 1.0
+        self.register_buffer("a", constant(a))
 
     def forward(self, u: Tensor) -> Tensor:
         return torch.relu(u) + self.a * (torch.exp(-torch.relu(-u)) - 1)
@@ -125,33 +158,39 @@ class _Together(Prox):
 class _Round(_Together):
     """Onto a ball."""
 
+    radius: Tensor
+
     def __init__(self, size: int, radius: float) -> None:
         super().__init__(size, 8.0 * size + _ALLOWED)
-        self.radius = radius
+        self.register_buffer("radius", constant(radius))
 
     def blocks(self, v: Tensor) -> Tensor:
-        return v * (self.radius / _lengths(v).clamp(min=self.radius))
+        return v * (self.radius / torch.maximum(_lengths(v), self.radius))
 
 
 class _Shrunk(_Together):
     """max(1 - threshold/|v|, 0) v."""
 
+    threshold: Tensor
+
     def __init__(self, size: int, threshold: float) -> None:
         super().__init__(size, 8.0 * size + _ALLOWED)
-        self.threshold = threshold
+        self.register_buffer("threshold", constant(threshold))
 
     def blocks(self, v: Tensor) -> Tensor:
-        return v - v * (self.threshold / _lengths(v).clamp(min=self.threshold))
+        return v - v * (self.threshold / torch.maximum(_lengths(v), self.threshold))
 
 
 class _Shared(_Together):
     """Onto {z >= 0, sum z = total}: v less a threshold, which is the largest of (sum of the k largest - total)/k."""
 
     counts: Tensor
+    total: Tensor
 
     def __init__(self, size: int, total: float) -> None:
         super().__init__(size, 16.0 * size + _ALLOWED)
-        self.total, self.inner = total, total
+        self.inner = total
+        self.register_buffer("total", constant(total))
         self.register_buffer("counts", torch.arange(1, size + 1, dtype=torch.float64))
 
     def blocks(self, v: Tensor) -> Tensor:
@@ -193,25 +232,16 @@ class _SideBySide(Prox):
         return torch.cat([part(piece) for part, piece in both], dim=1).index_select(1, self.back)
 
 
+def _series() -> Tensor:
+    return torch.tensor([(-1) ** k / (2 * k + 1) for k in range(_TERMS)], dtype=torch.float64)
+
+
 def _lengths(v: Tensor) -> Tensor:
     return (v * v).sum(dim=-1, keepdim=True).sqrt()
 
 
 def _softplus(v: Tensor) -> Tensor:
     return torch.relu(v) + torch.log(1 + torch.exp(-v.abs()))
-
-
-def _arctan(v: Tensor) -> Tensor:
-    """By halving, arctan v = 2 arctan(v/(1 + sqrt(1 + v^2))), and a series: runtimes lack it in double precision."""
-    large = v.abs().clamp(min=1.0)
-    small = v / large  # v and 1 over the larger of both, whose squares do not overflow
-    ratio = small / (1 / large + torch.sqrt(1 / (large * large) + small * small))
-    for _ in range(_HALVINGS - 1):
-        ratio = ratio / (1 + torch.sqrt(1 + ratio * ratio))
-    square, total = ratio * ratio, torch.zeros_like(ratio)
-    for k in reversed(range(_TERMS)):
-        total = total * square + (-1) ** k / (2 * k + 1)
-    return 2.0**_HALVINGS * ratio * total
 
 
 def free_step(activation: Activation) -> bool:
@@ -256,7 +286,7 @@ def _smooth(activation: Activation) -> Prox:
     if isinstance(activation, Softplus):
         return _Smooth(_softplus, 1.0)
     if isinstance(activation, Arctan):
-        return _Smooth(_arctan, 0.0, 2 * _ALLOWED)
+        return _Arctan()
     if isinstance(activation, Tanh):
         return _Smooth(torch.tanh)
     if isinstance(activation, Sigmoid):

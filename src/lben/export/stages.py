@@ -165,16 +165,19 @@ class _Scaled(nn.Module):
 
 
 class _Pointwise(nn.Module):
+    numbers: Tensor
+
     def __init__(self, stage: Pointwise) -> None:
         super().__init__()
         self.sigma = prox_of(stage.sigma, stage.in_features, 1.0)
-        self.inside, self.outside = (stage.inner, stage.shift), (stage.outer, stage.through, stage.offset)
+        numbers = [stage.inner, stage.shift, stage.outer, stage.through, stage.offset]
+        self.register_buffer("numbers", torch.tensor(numbers, dtype=torch.float64))
         self.plain = stage.plain
 
     def forward(self, x: Tensor) -> Tensor:
         if self.plain:
             return self.sigma(x)
-        (inner, shift), (outer, through, offset) = self.inside, self.outside
+        inner, shift, outer, through, offset = self.numbers.unbind()
         return outer * self.sigma(inner * x + shift) + through * x + offset
 
 
