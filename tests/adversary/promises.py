@@ -92,7 +92,7 @@ def drawn(r: Random) -> Network:
         by = images.by.repeat_interleave(images.out_features // len(images.by))
         return Network(images, lben.ReLU(), exact.images(images), images.bz.repeat(images.pixels), by)
     if kind == "convolution":
-        conv = draws.convolution(r, r.choice(("channel", "identity", "pixel")))
+        conv = draws.convolution(r, r.choice(("channel", "identity")))
         return Network(conv, lben.ReLU(), exact.convolution(conv), conv.bz.repeat(conv.geometry.pixels), conv.by)
     sigma: lben.Activation = r.choice((lben.ReLU(), lben.ReLU(), lben.Tanh(), lben.LeakyReLU(0.1), lben.Softplus()))
     if kind == "grouped":
