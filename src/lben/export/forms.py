@@ -18,7 +18,7 @@ from lben.export.contraction import MatrixStep, Step, best_step, contraction, me
 from lben.export.domains import UP
 from lben.export.parts import Affine, Product
 from lben.export.prox import free_step
-from lben.export.stages import Convolved, wrapped
+from lben.export.stages import Convolved, window, wrapped
 from lben.numerics.enclosed import EPS, TINY, Enclosed
 from lben.weights.convolutional import ConvWeights
 from lben.weights.dense import Weights
@@ -247,18 +247,35 @@ def kernel_norm(kernel: Tensor, root: Tensor) -> float:
     return metric_norm(kernel.abs().sum(dim=(2, 3)), root, torch.ones(kernel.shape[1], dtype=torch.float64)) * UP
 
 
+class Circular(nn.Module):
+    """A circular convolution of images (batch, c, *size)."""
+
+    def __init__(self, kernel: Tensor, bias: Tensor | None, size: tuple[int, int]) -> None:
+        super().__init__()
+        high, wide = kernel.shape[2] - 1, kernel.shape[3] - 1
+        above, left = kernel.shape[2] // 2, kernel.shape[3] // 2
+        self.size, self.ends = size, (above, high - above, left, wide - left)
+        self.kernel = Convolved(kernel, bias, (size[0] + high, size[1] + wide))
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.kernel(wrapped(images, self.size, *self.ends))
+        return found
+
+
 class _Inject(nn.Module):
     """U x + bz: zeros around the image, then a circular convolution; hidden units by row, column and channel."""
 
     def __init__(self, U: Tensor, bz: Tensor, shape: tuple[int, int, int], padding: int, inner: bool = False) -> None:
         super().__init__()
-        self.kernel, self.taps = Convolved(U, bz), tuple(U.shape[2:])
-        self.shape, self.padding, self.inner = shape, padding, inner
+        self.size = (shape[1] + 2 * padding, shape[2] + 2 * padding)
+        self.kernel = Circular(U, bz, self.size)
+        self.shape, self.padding, self.taken = shape, padding, padding if inner else 0
+        kept = [size - 2 * self.taken for size in self.size]
+        self.units = len(U) * kept[0] * kept[1]
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.kernel(around(F.pad(x.unflatten(1, self.shape), (self.padding,) * 4), *self.taps))
-        hidden = cropped(hidden, self.padding if self.inner else 0)
-        return hidden.permute(0, 2, 3, 1).flatten(1)
+        hidden = self.kernel(F.pad(x.reshape(-1, *self.shape), (self.padding,) * 4))
+        return cropped(hidden, self.size, self.taken).permute(0, 2, 3, 1).reshape(-1, self.units)
 
 
 class _Images(nn.Module):
@@ -266,29 +283,21 @@ class _Images(nn.Module):
 
     def __init__(self, w: ImageWeights) -> None:
         super().__init__()
-        self.kernel, self.taps = Convolved(w.Wo, w.by), tuple(w.Wo.shape[2:])
-        self.past = None if w.D is None else Convolved(w.D, None)
-        self.past_taps = (1, 1) if w.D is None else tuple(w.D.shape[2:])
-        self.shape, self.hidden, self.padding, self.inner = w.in_shape, (*w.hidden_shape, w.channels), w.padding, w.inner
+        self.kernel = Circular(w.Wo, w.by, w.shape)
+        self.past = None if w.D is None else Circular(w.D, None, w.shape)
+        self.shape, self.hidden, self.size = w.in_shape, (*w.hidden_shape, w.channels), w.shape
+        self.padding, self.inner, self.features = w.padding, w.inner, w.out_features
 
     def forward(self, z: Tensor, x: Tensor) -> Tensor:
-        hidden = z.unflatten(1, self.hidden).permute(0, 3, 1, 2)
-        hidden = F.pad(hidden, (self.padding,) * 4) if self.inner else hidden
-        y = self.kernel(around(hidden, *self.taps))
+        hidden = z.reshape(-1, *self.hidden).permute(0, 3, 1, 2)
+        y: Tensor = self.kernel(F.pad(hidden, (self.padding,) * 4) if self.inner else hidden)
         if self.past is not None:
-            y = y + self.past(around(F.pad(x.unflatten(1, self.shape), (self.padding,) * 4), *self.past_taps))
-        return cropped(y, self.padding).flatten(1)
+            y = y + self.past(F.pad(x.reshape(-1, *self.shape), (self.padding,) * 4))
+        return cropped(y, self.size, self.padding).reshape(-1, self.features)
 
 
-def around(images: Tensor, high: int, wide: int) -> Tensor:
-    """Images with what a circular convolution by a kernel of these sides reads beyond their edges."""
-    above, left = high // 2, wide // 2
-    return wrapped(images, above, high - 1 - above, left, wide - 1 - left)
-
-
-def cropped(images: Tensor, padding: int) -> Tensor:
-    """Images without their padding."""
+def cropped(images: Tensor, size: tuple[int, int], padding: int) -> Tensor:
+    """Images of a size without their padding."""
     if padding == 0:
         return images
-    return images[:, :, padding : images.shape[2] - padding, padding : images.shape[3] - padding]
-
+    return window(window(images, 2, padding, size[0] - 2 * padding), 3, padding, size[1] - 2 * padding)

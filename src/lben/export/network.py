@@ -64,11 +64,11 @@ class Exported(nn.Module):
         return max((fact.contraction for fact in self.equilibria), default=0.0)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        rows = x.flatten(1).to(self.inner)
+        rows = x.reshape(-1, math.prod(self.in_shape)).to(self.inner)
         whole = (rows - rows).sum(dim=1)  # 0, or NaN where something is not finite
         y, residual = self.chain(rows, whole)
         y = y.to(self.dtype)
-        return (y if len(self.out_shape) == 1 else y.unflatten(1, self.out_shape)), residual.to(self.dtype)
+        return y.reshape(-1, *self.out_shape), residual.to(self.dtype)
 
     def to_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write an ONNX file of it: an input "x", outputs "y" and "residual", a batch of any size, and the promise.

@@ -144,12 +144,12 @@ class _Together(Prox):
 
     together = True
 
-    def __init__(self, size: int, rounding: float) -> None:
+    def __init__(self, size: int, units: int, rounding: float) -> None:
         super().__init__()
-        self.size, self.rounding = size, rounding
+        self.size, self.count, self.rounding = size, units // size, rounding
 
     def forward(self, u: Tensor) -> Tensor:
-        return self.blocks(u.unflatten(1, (-1, self.size))).flatten(1)
+        return self.blocks(u.reshape(-1, self.count, self.size)).reshape(-1, self.count * self.size)
 
     def blocks(self, v: Tensor) -> Tensor:
         raise NotImplementedError
@@ -160,8 +160,8 @@ class _Round(_Together):
 
     radius: Tensor
 
-    def __init__(self, size: int, radius: float) -> None:
-        super().__init__(size, 8.0 * size + _ALLOWED)
+    def __init__(self, size: int, units: int, radius: float) -> None:
+        super().__init__(size, units, 8.0 * size + _ALLOWED)
         self.register_buffer("radius", constant(radius))
 
     def blocks(self, v: Tensor) -> Tensor:
@@ -173,8 +173,8 @@ class _Shrunk(_Together):
 
     threshold: Tensor
 
-    def __init__(self, size: int, threshold: float) -> None:
-        super().__init__(size, 8.0 * size + _ALLOWED)
+    def __init__(self, size: int, units: int, threshold: float) -> None:
+        super().__init__(size, units, 8.0 * size + _ALLOWED)
         self.register_buffer("threshold", constant(threshold))
 
     def blocks(self, v: Tensor) -> Tensor:
@@ -187,8 +187,8 @@ class _Shared(_Together):
     counts: Tensor
     total: Tensor
 
-    def __init__(self, size: int, total: float) -> None:
-        super().__init__(size, 16.0 * size + _ALLOWED)
+    def __init__(self, size: int, units: int, total: float) -> None:
+        super().__init__(size, units, 16.0 * size + _ALLOWED)
         self.inner = total
         self.register_buffer("total", constant(total))
         self.register_buffer("counts", torch.arange(1, size + 1, dtype=torch.float64))
@@ -201,8 +201,8 @@ class _Shared(_Together):
 
 
 class _Soft(_Together):
-    def __init__(self, size: int) -> None:
-        super().__init__(size, 4.0 * size + _ALLOWED)
+    def __init__(self, size: int, units: int) -> None:
+        super().__init__(size, units, 4.0 * size + _ALLOWED)
         self.inner = 1.0
 
     def blocks(self, v: Tensor) -> Tensor:
@@ -265,9 +265,9 @@ def prox_of(activation: Activation, units: int, alpha: float) -> Prox:
     if isinstance(activation, Projection):
         return _projection(activation, units)
     if isinstance(activation, GroupSoftThreshold):
-        return _Shrunk(activation.size, alpha * activation.threshold)
+        return _Shrunk(activation.size, units, alpha * activation.threshold)
     if isinstance(activation, Softmax):
-        return _Soft(activation.size)
+        return _Soft(activation.size, units)
     if isinstance(activation, ReLU):
         return _Positive()
     if isinstance(activation, Identity):
@@ -302,7 +302,7 @@ def _projection(activation: Projection, units: int) -> Prox:
         low, high = (torch.tensor(end, dtype=torch.float64) for end in (target.low, target.high))
         return _Clipped(low.repeat(units // len(low)), high.repeat(units // len(high)))
     if isinstance(target, Ball):
-        return _Round(target.size, target.radius)
+        return _Round(target.size, units, target.radius)
     if isinstance(target, Simplex):
-        return _Shared(target.size, target.total)
+        return _Shared(target.size, units, target.total)
     raise InvalidInput(f"A projection onto a {type(target).__name__} cannot be exported: it is found by a solver.")

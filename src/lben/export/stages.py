@@ -15,63 +15,72 @@ from lben.errors import InvalidInput
 from lben.export.parts import Affine
 from lben.export.prox import prox_of
 from lben.weights.linear import AveragePool, Convolution, Linear, Scaling, Standardize
-from lben.weights.stages import Flatten, MaxMin, MaxPool, PadChannels, Pointwise, Shape, SpaceToDepth, Stage
+from lben.weights.stages import Flatten, MaxMin, MaxPool, PadChannels, Pointwise, SpaceToDepth, Stage
+
+
+Pair = tuple[int, int]
 
 
 class Convolved(nn.Module):
-    """A convolution of images (batch, c, h, w) that bring their padding with them, stride and dilation included."""
+    """A convolution of images (batch, c, *size) that bring their padding with them.
+
+    All sizes are numbers of Python, so that no runtime has to compute them.
+    """
 
     weight: Tensor
     bias: Tensor | None
 
     def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: tuple[int, int] = (1, 1),
-        dilation: tuple[int, int] = (1, 1),
+        self, weight: Tensor, bias: Tensor | None, size: Pair, stride: Pair = (1, 1), dilation: Pair = (1, 1)
     ) -> None:
         super().__init__()
-        self.taps, self.stride, self.dilation = tuple(weight.shape[2:]), stride, dilation
+        self.taps, self.stride, self.dilation = (weight.shape[2], weight.shape[3]), stride, dilation
+        high, wide = (
+            (whole - spread * (taps - 1) - 1) // step + 1
+            for whole, taps, step, spread in zip(size, self.taps, stride, dilation, strict=True)
+        )
+        self.out = (len(weight), high, wide)
         self.register_buffer("weight", weight.permute(0, 2, 3, 1).flatten(1))
         self.register_buffer("bias", None if bias is None else bias[:, None])
 
     def forward(self, images: Tensor) -> Tensor:
-        sizes = [
-            (size - spread * (taps - 1) - 1) // step + 1
-            for size, taps, step, spread in zip(images.shape[2:], self.taps, self.stride, self.dilation, strict=True)
-        ]
         pieces = []
         for i in range(self.taps[0]):
+            rows = window(images, 2, i * self.dilation[0], self.out[1], self.stride[0])
             for j in range(self.taps[1]):
-                rows = slice(i * self.dilation[0], i * self.dilation[0] + self.stride[0] * (sizes[0] - 1) + 1)
-                columns = slice(j * self.dilation[1], j * self.dilation[1] + self.stride[1] * (sizes[1] - 1) + 1)
-                pieces.append(images[:, :, rows, columns][:, :, :: self.stride[0], :: self.stride[1]])
-        patches = torch.cat(pieces, dim=1).flatten(2)
+                pieces.append(window(rows, 3, j * self.dilation[1], self.out[2], self.stride[1]))
+        patches = torch.cat(pieces, dim=1).reshape(-1, self.weight.shape[1], self.out[1] * self.out[2])
         y = torch.matmul(self.weight, patches)
         y = y if self.bias is None else y + self.bias
-        return y.unflatten(2, tuple(sizes))
+        return y.reshape(-1, *self.out)
 
 
-def wrapped(images: Tensor, top: int, bottom: int, left: int, right: int) -> Tensor:
-    """Images continued periodically by so many pixels, at most one period."""
-    high, wide = images.shape[2:]
-    if top or bottom:
-        images = torch.cat([images[:, :, high - top :], images, images[:, :, :bottom]], dim=2)
-    if left or right:
-        images = torch.cat([images[:, :, :, wide - left :], images, images[:, :, :, :right]], dim=3)
+def window(images: Tensor, dim: int, start: int, count: int, step: int = 1) -> Tensor:
+    """So many rows or columns, `step` apart."""
+    piece = images.narrow(dim, start, step * (count - 1) + 1)
+    if step == 1:
+        return piece
+    return piece[:, :, ::step] if dim == 2 else piece[:, :, :, ::step]
+
+
+def wrapped(images: Tensor, size: Pair, top: int, bottom: int, left: int, right: int) -> Tensor:
+    """Images of a size continued periodically by so many pixels, at most one period."""
+    for dim, whole, before, after in ((2, size[0], top, bottom), (3, size[1], left, right)):
+        ends = [images.narrow(dim, whole - before, before)] if before else []
+        others = [images.narrow(dim, 0, after)] if after else []
+        images = torch.cat([*ends, images, *others], dim=dim) if ends or others else images
     return images
 
 
 class _Image(nn.Module):
     """Rows as images of `shape`, and back."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, stage: Stage) -> None:
         super().__init__()
-        self.shape = shape
+        self.shape, self.features = stage.in_shape, stage.out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.change(x.unflatten(1, self.shape)).flatten(1)
+        return self.change(x.reshape(-1, *self.shape)).reshape(-1, self.features)
 
     def change(self, images: Tensor) -> Tensor:
         raise NotImplementedError
@@ -79,7 +88,7 @@ class _Image(nn.Module):
 
 class _Convolution(_Image):
     def __init__(self, stage: Convolution) -> None:
-        super().__init__(stage.in_shape)
+        super().__init__(stage)
         weight = stage.weight
         if stage.groups > 1:
             own = weight.reshape(stage.groups, -1, *weight.shape[1:])
@@ -88,54 +97,59 @@ class _Convolution(_Image):
                 wide[group, :, group] = own[group]
             weight = wide.reshape(len(weight), -1, *weight.shape[2:])
         self.padding, self.circular = stage.padding, stage.mode == "circular"
-        self.kernel = Convolved(weight, stage.bias, stage.stride, stage.dilation)
+        top, bottom, left, right = stage.padding
+        self.size = (stage.in_shape[1], stage.in_shape[2])
+        size = (self.size[0] + top + bottom, self.size[1] + left + right)
+        self.kernel = Convolved(weight, stage.bias, size, stage.stride, stage.dilation)
 
     def change(self, images: Tensor) -> Tensor:
+        if self.circular:
+            return self.kernel(wrapped(images, self.size, *self.padding))
         top, bottom, left, right = self.padding
-        padded = wrapped(images, *self.padding) if self.circular else F.pad(images, (left, right, top, bottom))
-        return self.kernel(padded)
+        return self.kernel(F.pad(images, (left, right, top, bottom)))
 
 
 class _AveragePool(_Image):
     def __init__(self, stage: AveragePool) -> None:
-        super().__init__(stage.in_shape)
-        self.padding = stage.padding
-        self.kernel = Convolved(torch.full((1, 1, *stage.size), 1 / prod(stage.size), dtype=torch.float64), None, stage.stride)
+        super().__init__(stage)
+        high, wide = stage.padding
+        self.size, self.padding = (stage.in_shape[1] + 2 * high, stage.in_shape[2] + 2 * wide), (wide, wide, high, high)
+        share = torch.full((1, 1, *stage.size), 1 / prod(stage.size), dtype=torch.float64)
+        self.kernel = Convolved(share, None, self.size, stage.stride)
 
     def change(self, images: Tensor) -> Tensor:
-        high, wide = self.padding
-        padded = F.pad(images, (wide, wide, high, high))
-        return self.kernel(padded.flatten(0, 1).unsqueeze(1)).squeeze(1).unflatten(0, (-1, self.shape[0]))
+        return self.kernel(F.pad(images, self.padding).reshape(-1, 1, *self.size))
 
 
 class _MaxPool(_Image):
     def __init__(self, stage: MaxPool) -> None:
-        super().__init__(stage.in_shape)
+        super().__init__(stage)
         self.size, self.out = stage.size, stage.out_shape[1:]
 
     def change(self, images: Tensor) -> Tensor:
         (high, wide), (rows, columns) = self.size, self.out
-        images = images[:, :, : rows * high, : columns * wide]
-        return images.unflatten(3, (columns, wide)).amax(dim=4).unflatten(2, (rows, high)).amax(dim=3)
+        images = window(window(images, 2, 0, rows * high), 3, 0, columns * wide)
+        return images.reshape(-1, self.shape[0], rows, high, columns, wide).amax(dim=(3, 5))
 
 
 class _MaxMin(nn.Module):
     def __init__(self, stage: MaxMin) -> None:
         super().__init__()
         self.pairs = (stage.in_shape[0] // 2, 2, stage.in_features // stage.in_shape[0])
+        self.features = stage.in_features
 
     def forward(self, x: Tensor) -> Tensor:
-        pairs = x.unflatten(1, self.pairs)
-        return torch.stack([pairs.amax(dim=2), pairs.amin(dim=2)], dim=2).flatten(1)
+        pairs = x.reshape(-1, *self.pairs)
+        return torch.cat([pairs.amax(dim=2, keepdim=True), pairs.amin(dim=2, keepdim=True)], dim=2).reshape(-1, self.features)
 
 
 class _SpaceToDepth(_Image):
     def __init__(self, stage: SpaceToDepth) -> None:
-        super().__init__(stage.in_shape)
+        super().__init__(stage)
         self.side, self.out = stage.side, stage.out_shape[1:]
 
     def change(self, images: Tensor) -> Tensor:
-        squares = images.unflatten(3, (self.out[1], self.side)).unflatten(2, (self.out[0], self.side))
+        squares = images.reshape(-1, self.shape[0], self.out[0], self.side, self.out[1], self.side)
         return squares.permute(0, 1, 3, 5, 2, 4)
 
 
@@ -187,10 +201,10 @@ class _Rows(nn.Module):
     def __init__(self, stage: Linear) -> None:
         super().__init__()
         bias = stage.weight.new_zeros(len(stage.weight)) if stage.bias is None else stage.bias
-        self.map, self.shape = Affine(stage.weight, bias), stage.in_shape
+        self.map, self.shape, self.features = Affine(stage.weight, bias), stage.in_shape, stage.out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.map(x) if len(self.shape) == 1 else self.map(x.unflatten(1, self.shape)).flatten(1)
+        return self.map(x) if len(self.shape) == 1 else self.map(x.reshape(-1, *self.shape)).reshape(-1, self.features)
 
 
 def function_of(stage: Stage) -> nn.Module:
