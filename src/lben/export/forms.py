@@ -7,7 +7,6 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from lben.activations.base import Scalar
 from lben.activations.scalar import PerUnit
@@ -16,15 +15,17 @@ from lben.certify.verified import norm_above
 from lben.errors import InvalidInput
 from lben.export.contraction import MatrixStep, Step, best_step, contraction, metric_norm, slack
 from lben.export.domains import UP
+from lben.export.fourier import FourierStep, Spectrum, Transformed
+from lben.export.images import Injected, ReadOut, kernel_norm, kernel_terms
 from lben.export.parts import Affine, Product
 from lben.export.prox import free_step
-from lben.export.stages import Convolved, window, wrapped
 from lben.numerics.enclosed import EPS, TINY, Enclosed
+from lben.operators.fourier import FourierOperator
 from lben.weights.convolutional import ConvWeights
 from lben.weights.dense import Weights
 from lben.weights.image import ImageWeights
 
-MOST_UNITS = 1500  # of an equilibrium of images that is exported as a matrix
+MOST_UNITS = 500  # of an equilibrium of images that is exported as a matrix
 
 
 class Form(ABC):
@@ -157,20 +158,25 @@ class ConvForm(Form):
 
     def into(self) -> nn.Module:
         w = self.weights
-        return _Inject(w.U, w.bz, w.geometry.in_shape, w.geometry.padding)
+        return Injected(w.U, w.bz, w.geometry.in_shape, w.geometry.padding)
 
     def out(self) -> nn.Module:
         return Affine(self.weights.output, self.weights.by)
 
     @property
     def into_norm(self) -> float:
-        w = self.weights
-        root = w.metric_entries().sqrt()
-        return kernel_norm(w.U, root.max().expand(len(w.U)) if w.metric == "pixel" else root)
+        return kernel_norm(self.weights.U, self._root)
+
+    @property
+    def _root(self) -> Tensor:
+        """Of the metric, one entry a channel: its largest where it has one a pixel."""
+        root = self.weights.metric_entries().sqrt()
+        return root.max().expand(self.weights.channels) if self.weights.metric == "pixel" else root
 
     @property
     def into_terms(self) -> tuple[float, int]:
-        return self.into_norm, self.weights.U[0].numel()
+        w = self.weights
+        return kernel_terms(w.U, self._root, torch.ones(w.U.shape[1], dtype=torch.float64), w.geometry.shape)
 
     @property
     def out_terms(self) -> tuple[float, float, int]:
@@ -191,10 +197,10 @@ class ImageForm(Form):
 
     def into(self) -> nn.Module:
         w = self.weights
-        return _Inject(w.U, w.bz, w.in_shape, w.padding, inner=w.inner)
+        return Injected(w.U, w.bz, w.in_shape, w.padding, inner=w.inner)
 
     def out(self) -> nn.Module:
-        return _Images(self.weights)
+        return ReadOut(self.weights)
 
     @property
     def into_norm(self) -> float:
@@ -202,15 +208,17 @@ class ImageForm(Form):
 
     @property
     def into_terms(self) -> tuple[float, int]:
-        return self.into_norm, self.weights.U[0].numel()
+        w = self.weights
+        return kernel_terms(w.U, w.metric_entries().sqrt(), torch.ones(w.in_shape[0], dtype=torch.float64), w.shape)
 
     @property
     def out_terms(self) -> tuple[float, float, int]:
-        w = self.weights
-        ones = torch.ones(len(w.by), dtype=torch.float64)
-        past = 0.0 if w.D is None else kernel_norm(w.D, ones)
-        count = w.Wo[0].numel() + (0 if w.D is None else w.D[0].numel())
-        return metric_norm(w.Wo.abs().sum(dim=(2, 3)), ones, w.metric_entries().sqrt()) * UP, past, count
+        w, ones = self.weights, torch.ones(len(self.weights.by), dtype=torch.float64)
+        out, count = kernel_terms(w.Wo, ones, w.metric_entries().sqrt(), w.shape)
+        if w.D is None:
+            return out, 0.0, count
+        past, more = kernel_terms(w.D, ones, torch.ones(w.in_shape[0], dtype=torch.float64), w.shape)
+        return out, past, count + more
 
     @cached_property
     def W(self) -> Enclosed:
@@ -224,80 +232,71 @@ class ImageForm(Form):
         return ((0, self.units),) if self.weights.W is None else None
 
 
+class Large(Form):
+    """An equilibrium of many units, of which W is never a matrix."""
+
+    @cached_property
+    def spectrum(self) -> Spectrum:
+        operator, w = self.subject.operator, self.subject.weights
+        assert isinstance(operator, FourierOperator)
+        assert isinstance(w, ConvWeights | ImageWeights)
+        kernel, P, Q = (*operator.tensors, None, None)[:3]
+        shape, wrong = (w.shape, 0.0) if isinstance(w, ImageWeights) else (w.geometry.shape, _made_wrong(w, P, Q))
+        return Spectrum(kernel, P, Q, shape, w.metric_entries(), wrong)
+
+    @cached_property
+    def alpha(self) -> float:
+        if not free_step(self.subject.activation):
+            return 1.0
+        return best_step(self.spectrum.slack, self.guess(), self.units)
+
+    @cached_property
+    def rho(self) -> float:
+        return self.spectrum.contraction(self.alpha)
+
+    def step(self, dtype: torch.dtype) -> Step:
+        return FourierStep(self.spectrum, self.alpha, self.rho, dtype)
+
+    def product(self) -> nn.Module:
+        found = self.spectrum
+        return Transformed(found.grid, found.grid.blocks(found.kernel), found.P, found.Q)
+
+
+class LargeConvForm(Large, ConvForm):
+    pass
+
+
+class LargeImageForm(Large, ImageForm):
+    pass
+
+
+def _made_wrong(w: ConvWeights, P: Tensor | None, Q: Tensor | None) -> float:
+    """A bound on what rounding has changed in W, in the metric, when it was made of T, U and Wo."""
+    lam = w.metric_entries()
+    root = lam.sqrt()
+    sums, into = w.T.abs().sum(dim=(2, 3)), w.U.abs().sum(dim=(2, 3))
+    terms = sums / lam[:, None] + w.rho * (into @ into.T) * lam + torch.eye(len(lam), dtype=torch.float64)
+    count = 8 * (w.U[0].numel() + 16)
+    lost = metric_norm(count * (EPS * terms + TINY), root, root)
+    if P is None or Q is None:
+        return lost * UP
+    wide = root.repeat(w.geometry.pixels)
+    sizes = [float(torch.linalg.matrix_norm(part)) for part in (wide[:, None] * P, Q / wide)]
+    return (lost + 16 * EPS * sizes[0] * sizes[1]) * UP
+
+
 def form_of(subject: EquilibriumSubject, name: str) -> Form:
-    """The form of the kind of these weights."""
+    """The form of the kind of these weights; raises InvalidInput where a W is too large for a matrix, and no other."""
     w = subject.weights
     if isinstance(w, Weights):
         return DenseForm(subject)
-    form: Form
-    if isinstance(w, ImageWeights):
-        form = ImageForm(subject)
-    else:
-        form = ConvForm(subject)
-    if form.layers() is None and form.units > MOST_UNITS:
+    image = isinstance(w, ImageWeights)
+    small: Form = ImageForm(subject) if image else ConvForm(subject)
+    if small.layers() is not None or small.units <= MOST_UNITS:
+        return small
+    if not isinstance(subject.operator, FourierOperator):
         raise InvalidInput(
-            f"{name} cannot be exported: an equilibrium of images has at most {MOST_UNITS} units then, and this one "
-            f"has {form.units}."
+            f"{name} cannot be exported: without a resolvent in the Fourier domain, as with metric=\"pixel\", it may have "
+            f"{MOST_UNITS} units at most, and has {small.units:,}."
         )
-    return form
-
-
-def kernel_norm(kernel: Tensor, root: Tensor) -> float:
-    """A proved bound on |R U| for a circular convolution U, R with one entry a channel: that of the sums of its taps."""
-    return metric_norm(kernel.abs().sum(dim=(2, 3)), root, torch.ones(kernel.shape[1], dtype=torch.float64)) * UP
-
-
-class Circular(nn.Module):
-    """A circular convolution of images (batch, c, *size)."""
-
-    def __init__(self, kernel: Tensor, bias: Tensor | None, size: tuple[int, int]) -> None:
-        super().__init__()
-        high, wide = kernel.shape[2] - 1, kernel.shape[3] - 1
-        above, left = kernel.shape[2] // 2, kernel.shape[3] // 2
-        self.size, self.ends = size, (above, high - above, left, wide - left)
-        self.kernel = Convolved(kernel, bias, (size[0] + high, size[1] + wide))
-
-    def forward(self, images: Tensor) -> Tensor:
-        found: Tensor = self.kernel(wrapped(images, self.size, *self.ends))
-        return found
-
-
-class _Inject(nn.Module):
-    """U x + bz: zeros around the image, then a circular convolution; hidden units by row, column and channel."""
-
-    def __init__(self, U: Tensor, bz: Tensor, shape: tuple[int, int, int], padding: int, inner: bool = False) -> None:
-        super().__init__()
-        self.size = (shape[1] + 2 * padding, shape[2] + 2 * padding)
-        self.kernel = Circular(U, bz, self.size)
-        self.shape, self.padding, self.taken = shape, padding, padding if inner else 0
-        kept = [size - 2 * self.taken for size in self.size]
-        self.units = len(U) * kept[0] * kept[1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.kernel(F.pad(x.reshape(-1, *self.shape), (self.padding,) * 4))
-        return cropped(hidden, self.size, self.taken).permute(0, 2, 3, 1).reshape(-1, self.units)
-
-
-class _Images(nn.Module):
-    """Wo z + D x + by, from hidden units and rows of images to rows of images."""
-
-    def __init__(self, w: ImageWeights) -> None:
-        super().__init__()
-        self.kernel = Circular(w.Wo, w.by, w.shape)
-        self.past = None if w.D is None else Circular(w.D, None, w.shape)
-        self.shape, self.hidden, self.size = w.in_shape, (*w.hidden_shape, w.channels), w.shape
-        self.padding, self.inner, self.features = w.padding, w.inner, w.out_features
-
-    def forward(self, z: Tensor, x: Tensor) -> Tensor:
-        hidden = z.reshape(-1, *self.hidden).permute(0, 3, 1, 2)
-        y: Tensor = self.kernel(F.pad(hidden, (self.padding,) * 4) if self.inner else hidden)
-        if self.past is not None:
-            y = y + self.past(F.pad(x.reshape(-1, *self.shape), (self.padding,) * 4))
-        return cropped(y, self.size, self.padding).reshape(-1, self.features)
-
-
-def cropped(images: Tensor, size: tuple[int, int], padding: int) -> Tensor:
-    """Images of a size without their padding."""
-    if padding == 0:
-        return images
-    return window(window(images, 2, padding, size[0] - 2 * padding), 3, padding, size[1] - 2 * padding)
+    return LargeImageForm(subject) if image else LargeConvForm(subject)
