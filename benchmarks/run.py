@@ -2,8 +2,8 @@
 
     make bench
 
-Writes speed.md, convolution.md and layers.md to benchmarks/results, and all as JSON. A training step is all of it: the
-batch gathered from bytes in memory, normalised, forward, loss, backward and Adam with its defaults. Times are not
+Writes speed.md, convolution.md, layers.md and deployment.md to benchmarks/results, and all as JSON. A training step is
+all of it: the batch gathered from bytes in memory, normalised, forward, loss, backward and Adam with its defaults. Times are not
 reported, for they say more about the machine than about the library; the step of the plain network is given once, for
 scale.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 import torchdeq
 from convolutional import memory_rows, resolvent_rows, splitting_rows, step_rows
+from deployment import export_rows
 from layers import layer_rows, peer_rows
 from measuring import Row, Step, compare, interleave
 from rich.console import Console
@@ -257,6 +258,9 @@ CONVOLUTION: dict[str, Callable[[], list[Row]]] = {
     "gamma=2: training step at tolerance 1e-2": step_rows,
     "gamma=2: peak memory of a training step": memory_rows,
 }
+DEPLOYMENT: dict[str, Callable[[], list[Row]]] = {
+    "Exported ONNX in onnxruntime, LBEN of 80 units, accuracy 1e-4 proved": export_rows,
+}
 LAYERS: dict[str, Callable[[], list[Row]]] = {
     "64 channels at 16 x 16, batch 128: forward and backward": layer_rows,
     "The same against the layers of others": peer_rows,
@@ -320,3 +324,4 @@ if __name__ == "__main__":
     measure("speed", DENSE)
     measure("convolution", CONVOLUTION)
     measure("layers", LAYERS)
+    measure("deployment", DEPLOYMENT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lben
+from lben.export import forms, images
+from lben.export.fourier import FourierStep, Transformed
 from tests.export.networks import ACTIVATIONS, KINDS, Make, lben_net, lively, with_activation
 from tests.problems import name
 
@@ -110,6 +113,29 @@ def test_bare_weights_take_an_activation() -> None:
     net = with_activation(lben.Tanh())
     x = corners(made := lben.export(net.weights().detach(), activation=lben.Tanh()))
     assert off(net, made, x) <= made.error
+
+
+@pytest.mark.parametrize("kind", ["ConvLBEN", "ConvMON", "image, zeros", "image, circular", "deep"])
+def test_equilibria_of_images_by_transforms_and_as_matrices(kind: str) -> None:
+    """Two proofs of one contraction, and two ways to the same outputs."""
+    net = lively(KINDS[kind]).double()
+    one = lben.export(net, accuracy=1e-6)  # type: ignore[arg-type]
+    with patch.object(forms, "MOST_UNITS", 0), patch.object(images, "MOST_TAPS", 0):
+        other = lben.export(net, accuracy=1e-6)  # type: ignore[arg-type]
+    assert any(isinstance(part, FourierStep) for part in other.modules())
+    assert not any(isinstance(part, FourierStep) for part in one.modules())
+    assert one.contraction == pytest.approx(other.contraction, rel=1e-3)
+    x = corners(other)
+    assert off(net, other, x) <= other.error <= 1e-6
+    assert torch.allclose(other(x)[0], one(x)[0], atol=2e-6, rtol=0)
+    assert not any(buffer.is_complex() for buffer in other.buffers())
+
+
+def test_large_kernels_go_through_transforms() -> None:
+    net = lben.Sequential(lben.ConvSandwich(3, 4), lben.ConvSLL(4, 3), in_shape=(3, 8, 9)).double().eval()
+    made = lben.export(net, accuracy=1e-9)
+    assert any(isinstance(part, Transformed) for part in made.modules())
+    assert off(net, made, corners(made)) <= made.error
 
 
 # --- the residual
@@ -252,7 +278,7 @@ def test_what_cannot_be_exported_says_why() -> None:
         free.get_parameter("parameterization.W").copy_(2 * torch.eye(2))
     with pytest.raises(lben.NotWellPosed):
         lben.export(free)
-    with pytest.raises(lben.InvalidInput, match="An equilibrium network or lben.Weights is needed"):
+    with pytest.raises(lben.InvalidInput, match=r"An equilibrium network or lben.Weights is needed"):
         lben.export(nn.Linear(3, 2))  # type: ignore[arg-type]
 
 

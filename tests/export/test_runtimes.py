@@ -21,7 +21,6 @@ from tests.export.networks import ACTIVATIONS, KINDS, Make, lively, with_activat
 from tests.problems import name
 
 
-
 def batches(made: lben.Exported) -> list[Tensor]:
     """Of one, and of more."""
     torch.manual_seed(2)
@@ -111,7 +110,7 @@ def test_every_activation_in_onnx(activation: lben.Activation, tmp_path: Path) -
 @pytest.mark.parametrize("file", ["net.pt", "net", "missing/net.onnx"])
 def test_a_file_of_another_name_is_refused(file: str, tmp_path: Path) -> None:
     made = exported(KINDS["LBEN"])
-    with pytest.raises(lben.InvalidInput, match="must end in .onnx|in a directory that exists"):
+    with pytest.raises(lben.InvalidInput, match=r"must end in .onnx|in a directory that exists"):
         made.to_onnx(tmp_path / file)
     assert list(tmp_path.iterdir()) == []
 
@@ -137,7 +136,9 @@ def test_the_command_line(tmp_path: Path) -> None:
     net = with_activation(lben.ReLU())
     lben.save(net, source)
     assert "must end in .onnx" in call("export", str(source), str(tmp_path / "net.pt"), code=1)
-    assert "accuracy must be a finite number above 0" in call("export", str(source), str(target), "--accuracy", "0", code=1)
+    assert "accuracy must be a finite number above 0" in call(
+        "export", str(source), str(target), "--accuracy", "0", code=1
+    )
     assert not target.exists()
     said = call("export", str(source), str(target), "--accuracy", "1e-3", "--low", "-1")
     assert "For every input with all entries in [-1, 1], the output is within 0.001" in said

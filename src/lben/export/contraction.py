@@ -6,7 +6,7 @@ if and only if, for s = (1 - rho^2)/(1 + rho^2),
 
     alpha (Lam A + A' Lam) - s (Lam + alpha^2 A' Lam A) >= 0,
 
-since |(I - alpha A) r|^2 <= rho^2 |(I + alpha A) r|^2 for all r is that. So rho is proved without an inverse. And what a
+since |(I - alpha A) r|^2 <= rho^2 |(I + alpha A) r|^2 for all r is that. So rho is proved without an inverse. What a
 stored C differs by from the true one is bounded by its defect: C~ - C = (C~ (I + alpha A) - (I - alpha A)) R, |R| <= 1.
 """
 

@@ -5,7 +5,7 @@ point at the centre of the region:
 
     |u0 - u*| <= (|u0 - F(u0)| + 2 alpha |Lam^(1/2) U| radius)/(1 - rho) =: E0,
 
-for F moves by 2 alpha R U (x - centre), |R| <= 1, when x leaves the centre. What is computed is F(u) + e with |e| <= eta:
+for F moves by 2 alpha R U (x - centre), |R| <= 1, when x leaves the centre. What is computed is F(u) + e, |e| <= eta,
 the rounding of one iteration, for u no further than 2 E0 from u0, of sums in any order, and of the constants. So
 
     |u_k - u*| <= rho^k E0 + eta/(1 - rho),   |y - y*| <= |Wo Lam^(-1/2)| |u_k - u*| + rounding of the output,
@@ -208,9 +208,9 @@ def _count(rho: float, far: float, out: float, fixed: float, target: float, name
         count = max(1, math.ceil(math.log(room / reach) / math.log(rho))) if rho > 0 else 1
     if count > MOST_ITERATIONS:
         raise InvalidInput(
-            f"{name} cannot be exported: it would take {count:,} iterations, more than the {MOST_ITERATIONS:,} that are "
-            f"written out at most, since each is proved to shrink errors by {rho:.6g} alone. Ask for less accuracy or "
-            "for fewer inputs, or train with a larger epsilon."
+            f"{name} cannot be exported: it would take {count:,} iterations, more than the {MOST_ITERATIONS:,} that "
+            f"are written out at most, since each is proved to shrink errors by {rho:.6g} alone. Ask for less accuracy "
+            "or for fewer inputs, or train with a larger epsilon."
         )
     while out * far * rho**count * UP > room and count < MOST_ITERATIONS:
         count += 1

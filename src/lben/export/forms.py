@@ -296,7 +296,7 @@ def form_of(subject: EquilibriumSubject, name: str) -> Form:
         return small
     if not isinstance(subject.operator, FourierOperator):
         raise InvalidInput(
-            f"{name} cannot be exported: without a resolvent in the Fourier domain, as with metric=\"pixel\", it may have "
-            f"{MOST_UNITS} units at most, and has {small.units:,}."
+            f'{name} cannot be exported: without a resolvent in the Fourier domain, as with metric="pixel", it may '
+            f"have {MOST_UNITS} units at most, and has {small.units:,}."
         )
     return LargeImageForm(subject) if image else LargeConvForm(subject)

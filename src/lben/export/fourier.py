@@ -1,9 +1,9 @@
 """Peaceman-Rachford for large images: C in the Fourier domain, by real matrices, with what is proved of it.
 
 W is a circular convolution plus P Q, of low rank. With E the transform of `operators/grid.py`, a real matrix with
-E'E = I, C is E' B E + P~ Q~ for blocks B, one a frequency (`operators/factors.py`). The inequality of `contraction.py` is
-D + F M F' > 0, with D a block a frequency and F of low rank, which `certify/verified.py` proves. Norms are in the metric,
-which has one entry a channel and so passes through E.
+E'E = I, C is E' B E + P~ Q~ for blocks B, one a frequency (`operators/factors.py`). The inequality of `contraction.py`
+is D + F M F' > 0, with D a block a frequency and F of low rank, which `certify/verified.py` proves. Norms are in the
+metric, which has one entry a channel and so passes through E.
 """
 
 from __future__ import annotations
@@ -153,7 +153,9 @@ class FourierStep(Step):
         limits = torch.finfo(dtype)
         self.rho, self.spare = rho, 8 * limits.eps
         self.lost = _lost(spectrum, alpha, blocks, left, right, limits.eps)
-        size = 1 + float(blocks.abs().max()) + sum(float(part.abs().max()) for part in (left, right) if part is not None)
+        size = (
+            1 + float(blocks.abs().max()) + sum(float(part.abs().max()) for part in (left, right) if part is not None)
+        )
         count = 4 * (grid.height + grid.width + len(kernel)) + len(spectrum.wide)
         self.faint = count * limits.tiny * size**2 * float(spectrum.wide.norm()) * 8 * math.sqrt(len(kernel)) * UP
 
@@ -162,9 +164,7 @@ class FourierStep(Step):
         return found
 
 
-def _lost(
-    spectrum: Spectrum, alpha: float, B: Tensor, left: Tensor | None, right: Tensor | None, eps: float
-) -> float:
+def _lost(spectrum: Spectrum, alpha: float, B: Tensor, left: Tensor | None, right: Tensor | None, eps: float) -> float:
     """A bound on |computed C w - C w|/|w|: the defect of the stored C, and the rounding of every product.
 
     With M = I + alpha (I - W) but for P Q, the defect C (M - alpha P Q) - (2 I - M + alpha P Q) is
@@ -187,7 +187,9 @@ def _lost(
         return (defect + alpha * spectrum.wrong * 2 + loss) * UP
     wide = spectrum.wide
     double = 4 * _transform_loss(grid, B.shape[-1], size + reach, UNIT)  # of what is computed here, by the same means
-    norms = [float(torch.linalg.vector_norm(part)) * UP for part in _in_metric(wide, left, right, spectrum.P, spectrum.Q)]
+    norms = [
+        float(torch.linalg.vector_norm(part)) * UP for part in _in_metric(wide, left, right, spectrum.P, spectrum.Q)
+    ]
     to_Q = grid.convolve(whole.mT, right.T).T - spectrum.Q
     to_P = left - alpha * (grid.convolve(B, spectrum.P) + spectrum.P + left @ (right @ spectrum.P))
     rest = [float(torch.linalg.vector_norm(part)) * UP for part in _in_metric(wide, to_P, to_Q)]

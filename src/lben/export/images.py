@@ -15,18 +15,18 @@ from lben.export.stages import Convolved, window, wrapped
 from lben.operators.grid import Grid
 from lben.weights.image import ImageWeights
 
-_MOST_TAPS = 49  # of a kernel that is applied by slices
+MOST_TAPS = 49  # of a kernel that is applied by slices
 
 
 def kernel_norm(kernel: Tensor, root: Tensor) -> float:
-    """A proved bound on |R U| for a circular convolution U, R with one entry a channel: that of the sums of its taps."""
+    """A proved bound on |R U| for a circular convolution U, R with one entry a channel: by the sums of its taps."""
     return metric_norm(kernel.abs().sum(dim=(2, 3)), root, torch.ones(kernel.shape[1], dtype=torch.float64)) * UP
 
 
 def kernel_terms(kernel: Tensor, left: Tensor, right: Tensor, size: tuple[int, int]) -> tuple[float, int]:
     """What the rounding of `Circular` is relative to, in metrics of one entry a channel, and how often it counts."""
     sums = kernel.abs().sum(dim=(2, 3))
-    if kernel[0, 0].numel() <= _MOST_TAPS:
+    if kernel[0, 0].numel() <= MOST_TAPS:
         return metric_norm(sums, left, right) * UP, kernel[0].numel()
     most = math.sqrt(2) * float(torch.linalg.matrix_norm(left[:, None] * sums / right)) * UP
     return most, transform_count(size, 2 * kernel.shape[1]) + 2 * kernel[0, 0].numel() + 128
@@ -45,7 +45,7 @@ class Circular(nn.Module):
         self.out = (*size, len(kernel))
         self.kernel, self.spectrum = None, None
         self.register_buffer("bias", None if bias is None else bias[:, None, None])
-        if kernel[0, 0].numel() <= _MOST_TAPS:
+        if kernel[0, 0].numel() <= MOST_TAPS:
             self.kernel = Convolved(kernel, None, (size[0] + high, size[1] + wide))
         else:
             grid = Grid(*size, kernel)

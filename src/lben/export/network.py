@@ -43,7 +43,11 @@ class Exported(nn.Module):
     """
 
     def __init__(
-        self, chain: Chain, facts: tuple[Facts, ...], shapes: tuple[Shape, Shape], dtypes: tuple[torch.dtype, torch.dtype]
+        self,
+        chain: Chain,
+        facts: tuple[Facts, ...],
+        shapes: tuple[Shape, Shape],
+        dtypes: tuple[torch.dtype, torch.dtype],
     ) -> None:
         super().__init__()
         self.chain, self.equilibria = chain, facts
@@ -105,8 +109,8 @@ def export(
 
     net: a network, a stack or bare weights, well-posed in a metric that they carry or that is found.
     accuracy: a number above 0.
-    domain: the inputs that are promised, an `InBox` or an `InBall`, as the module takes them, before a `Normalize`; None:
-        all entries in [0, 1], as those of pixels.
+    domain: the inputs that are promised, an `InBox` or an `InBall`, as the module takes them, before a `Normalize`;
+        None: all entries in [0, 1], as those of pixels.
     dtype: what it computes in. None: in the network's own where its rounding leaves room for the accuracy, else in
         float64, with inputs and outputs in the network's own.
     activation: for bare weights; ReLU if not given.

@@ -29,8 +29,7 @@ def check_onnx(path: str | os.PathLike[str]) -> Any:
 def write_onnx(module: nn.Module, sample: Tensor, path: str | os.PathLike[str], metadata: dict[str, str]) -> None:
     """Write a module with one input, "x", and outputs "y" and "residual", with a batch of any size.
 
-    By torch's exporter of traces: that of whole programs takes thirty times as long, and rounds numbers of Python to
-    single precision.
+    By torch's exporter of traces, since that of whole programs takes many times as long.
     """
     onnx, content = check_onnx(path), io.BytesIO()
     with warnings.catch_warnings():

@@ -32,7 +32,7 @@ _TERMS = 8  # of its series, of which the next is below 1e-18
 
 
 def constant(number: float) -> Tensor:
-    """A number as a tensor: as a number of Python, an exporter may round it to single precision."""
+    """A number as a tensor of its own, which moves with the module and is written to files in full."""
     return torch.tensor(number, dtype=torch.float64)
 
 

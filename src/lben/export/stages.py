@@ -17,7 +17,6 @@ from lben.export.prox import prox_of
 from lben.weights.linear import AveragePool, Convolution, Linear, Scaling, Standardize
 from lben.weights.stages import Flatten, MaxMin, MaxPool, PadChannels, Pointwise, SpaceToDepth, Stage
 
-
 Pair = tuple[int, int]
 
 
@@ -140,7 +139,9 @@ class _MaxMin(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         pairs = x.reshape(-1, *self.pairs)
-        return torch.cat([pairs.amax(dim=2, keepdim=True), pairs.amin(dim=2, keepdim=True)], dim=2).reshape(-1, self.features)
+        return torch.cat([pairs.amax(dim=2, keepdim=True), pairs.amin(dim=2, keepdim=True)], dim=2).reshape(
+            -1, self.features
+        )
 
 
 class _SpaceToDepth(_Image):
