@@ -77,7 +77,9 @@ def scale_of(network: Network, x: Tensor) -> float:
 def gentle(r: Random) -> lben.Weights:
     """Weights that are neither huge nor nearly ill-posed, with a feed-through now and then, or of one sweep."""
     n, d, p = r.randint(1, 6), r.randint(1, 3), r.randint(1, 3)
-    lam, eye = draws.decades(r, n, spread=1.0), torch.eye(n, dtype=torch.float64)
+    eye = torch.eye(n, dtype=torch.float64)
+    lam: Tensor | None = draws.decades(r, n, spread=1.0)
+    assert lam is not None
     V, S = (10.0 ** r.uniform(-1, 0.5) * draws.rough(r, n, n).clamp(-3, 3) for _ in range(2))
     W = eye - (V.T @ V + S - S.T + 10.0 ** r.uniform(-1, 1) * eye) / lam[:, None]
     if r.random() < 0.2:
@@ -120,7 +122,7 @@ def promised(r: Random, tally: Tally, where: str) -> None:
     tally.count("asked")
     options = {"accuracy": accuracy, "domain": domain, "dtype": dtype, "activation": network.sigma}
     with patch.object(forms, "MOST_UNITS", r.choice((0, 500))):  # 0: images by transforms, however small they are
-        made = tally.attempt("export", shown, lambda: lben.export(network.weights, **options))  # type: ignore[arg-type]
+        made = tally.attempt("export", shown, lambda: lben.export(network.weights, **options))
     if made is None:
         return
     tally.count("holds")

@@ -240,7 +240,8 @@ class Large(Form):
         operator, w = self.subject.operator, self.subject.weights
         assert isinstance(operator, FourierOperator)
         assert isinstance(w, ConvWeights | ImageWeights)
-        kernel, P, Q = (*operator.tensors, None, None)[:3]
+        kernel, *rest = operator.tensors
+        P, Q = rest or (None, None)
         shape, wrong = (w.shape, 0.0) if isinstance(w, ImageWeights) else (w.geometry.shape, _made_wrong(w, P, Q))
         return Spectrum(kernel, P, Q, shape, w.metric_entries(), wrong)
 

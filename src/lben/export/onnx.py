@@ -37,7 +37,7 @@ def write_onnx(module: nn.Module, sample: Tensor, path: str | os.PathLike[str], 
         torch.onnx.export(
             module,
             (sample,),
-            content,
+            content,  # type: ignore[arg-type] # a buffer serves as well as a path
             input_names=["x"],
             output_names=["y", "residual"],
             dynamic_axes={name: {0: "batch"} for name in ("x", "y", "residual")},

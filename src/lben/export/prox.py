@@ -49,7 +49,8 @@ class Prox(nn.Module):
 
     def mirror(self, u: Tensor) -> Tensor:
         """2 prox(u) - u."""
-        return 2 * self(u) - u
+        mirrored: Tensor = 2 * self(u) - u
+        return mirrored
 
 
 class _Positive(Prox):

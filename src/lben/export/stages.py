@@ -103,9 +103,12 @@ class _Convolution(_Image):
 
     def change(self, images: Tensor) -> Tensor:
         if self.circular:
-            return self.kernel(wrapped(images, self.size, *self.padding))
-        top, bottom, left, right = self.padding
-        return self.kernel(F.pad(images, (left, right, top, bottom)))
+            padded = wrapped(images, self.size, *self.padding)
+        else:
+            top, bottom, left, right = self.padding
+            padded = F.pad(images, (left, right, top, bottom))
+        moved: Tensor = self.kernel(padded)
+        return moved
 
 
 class _AveragePool(_Image):
@@ -117,7 +120,8 @@ class _AveragePool(_Image):
         self.kernel = Convolved(share, None, self.size, stage.stride)
 
     def change(self, images: Tensor) -> Tensor:
-        return self.kernel(F.pad(images, self.padding).reshape(-1, 1, *self.size))
+        means: Tensor = self.kernel(F.pad(images, self.padding).reshape(-1, 1, *self.size))
+        return means
 
 
 class _MaxPool(_Image):
@@ -190,10 +194,9 @@ class _Pointwise(nn.Module):
         self.plain = stage.plain
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.plain:
-            return self.sigma(x)
         inner, shift, outer, through, offset = self.numbers.unbind()
-        return outer * self.sigma(inner * x + shift) + through * x + offset
+        y: Tensor = self.sigma(x if self.plain else inner * x + shift)
+        return y if self.plain else outer * y + through * x + offset
 
 
 class _Rows(nn.Module):
@@ -205,7 +208,8 @@ class _Rows(nn.Module):
         self.map, self.shape, self.features = Affine(stage.weight, bias), stage.in_shape, stage.out_features
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.map(x) if len(self.shape) == 1 else self.map(x.reshape(-1, *self.shape)).reshape(-1, self.features)
+        y: Tensor = self.map(x.reshape(-1, *self.shape))
+        return y.reshape(-1, self.features)
 
 
 def function_of(stage: Stage) -> nn.Module:
@@ -214,8 +218,8 @@ def function_of(stage: Stage) -> nn.Module:
         return _Rows(stage)
     if isinstance(stage, Scaling):
         times = stage.in_features // stage.in_shape[0]
-        spread = [part.expand(stage.in_shape[0]).repeat_interleave(times) for part in (stage.scale, stage.shift)]
-        return _Scaled(*spread, divided=False)
+        scale, shift = (part.expand(stage.in_shape[0]).repeat_interleave(times) for part in (stage.scale, stage.shift))
+        return _Scaled(scale, shift, divided=False)
     if isinstance(stage, Standardize):
         return _Scaled(stage.std, stage.mean, divided=True)
     if isinstance(stage, PadChannels):
