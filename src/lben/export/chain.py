@@ -17,7 +17,7 @@ from lben.certify.links import Link, Solved, product
 from lben.export.domains import UP, Region, finite
 from lben.export.equilibria import Facts, equilibrium_part
 from lben.export.forms import Form, form_of
-from lben.export.parts import Added, Chain, Mapped, Part
+from lben.export.parts import Added, Chain, Mapped, Part, survives
 from lben.export.stages import function_of
 from lben.numerics.enclosed import EPS
 from lben.numerics.rounding import norm_bound
@@ -63,8 +63,9 @@ class Plan:
                 facts += [] if found.facts is None else [found.facts]
                 part, total = found.part, link.factor.bound * error * UP + found.error
             else:
-                part = Mapped(function_of(link.stage).to(self.dtype))
-                total = link.factor.bound * error * UP + self._rounding(link.stage, wide)
+                part = Mapped(function_of(link.stage))
+                lost = self._rounding(link.stage, wide) if survives(part, self.dtype) else math.inf
+                total = link.factor.bound * error * UP + lost
             parts.append(part)
             error = finite(total * UP)
             region = _image(link, region, part, error)
@@ -85,6 +86,8 @@ class Plan:
         limits = torch.finfo(self.dtype)
         sizes = region.sizes[None]
         terms = stage.apply(sizes, absolute=True) + (1.0 if isinstance(stage, Pointwise) else 0.0)
+        if not float(terms.max()) < limits.max / 1e6:
+            return math.inf
         lost = (stage.longest + _SLACK) * (limits.eps * terms + limits.tiny * (1 + float(sizes.max())))
         return float(norm_bound(lost)) * UP
 
@@ -119,7 +122,7 @@ def end_error(built: Built, given: torch.dtype) -> float:
     """The whole error, with what outputs lose when they are given back in the dtype of the inputs."""
     limits, region = torch.finfo(given), built.region
     most = float(norm_bound(region.center)) + region.radius + built.error
-    return (built.error + limits.eps / 2 * most + limits.tiny * math.sqrt(len(region.center))) * UP
+    return finite((built.error + limits.eps / 2 * most + limits.tiny * math.sqrt(len(region.center))) * UP)
 
 
 def share_of(links: Sequence[Link], accuracy: float) -> float:

@@ -16,7 +16,7 @@ since prox is non-expansive and z* = prox(u*). The smallest k for which this is 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from lben.errors import InvalidInput
 from lben.export.contraction import Step
 from lben.export.domains import UP, Region, finite
 from lben.export.forms import Form
-from lben.export.parts import Iterated, Part, Swept
+from lben.export.parts import Iterated, Part, Swept, survives
 from lben.export.prox import Prox, prox_of
 from lben.numerics.rounding import norm_bound
 
@@ -63,13 +63,14 @@ class Sizes:
     def __init__(self, form: Form, region: Region, dtype: torch.dtype) -> None:
         limits = torch.finfo(dtype)
         self.form, self.eps, self.tiny = form, limits.eps, limits.tiny
+        self.most, self.least = limits.max / 1e6, min(float(form.root.min()), 1.0)
         self.x = (float(norm_bound(region.center)) + region.radius) * UP
         self.ones = float(norm_bound(form.root))
         self.center = form.subject.injection(region.center[None], absolute=False)
         bias = self.length(form.subject.injection(torch.zeros_like(region.center)[None], absolute=True))
         terms, count = form.into_terms
         self.spread = form.into_norm * region.radius * UP
-        self.b_error = self.rounding(count, terms * self.x + bias, self.ones)
+        self.b_error = self.rounding(count, terms * self.x + bias, self.ones * (1 + self.x))
         self.b = (self.length(self.center) + self.spread + self.b_error) * UP
 
     def length(self, rows: Tensor) -> float:
@@ -77,8 +78,17 @@ class Sizes:
         return float(norm_bound(rows * self.form.root).max()) * UP
 
     def rounding(self, count: int, terms: float, ones: float) -> float:
-        """Of sums of so many terms, whose sizes have such a length; ones: the length of a vector of ones."""
-        return (count + _SLACK) * (self.eps * terms + self.tiny * ones * (1 + self.x)) * UP
+        """Of sums of so many terms, whose sizes have such a length; infinite where they may overflow.
+
+        ones: the length of a vector of ones, times the largest factor of a term: what may underflow.
+        """
+        if not terms / self.least < self.most:
+            return math.inf
+        return (count + _SLACK) * (self.eps * terms + self.tiny * ones) * UP
+
+    def overflows(self, length: float) -> bool:
+        """Whether a vector of at most this length, in the norm of Lambda, may have entries too large for the dtype."""
+        return not length / self.least < self.most
 
     def output_error(self, z: float) -> float:
         """Of Wo z + D x + by, in the plain norm, for z of at most this length."""
@@ -86,7 +96,7 @@ class Sizes:
         by = self.form.subject.weights.by
         outputs = math.sqrt(self.form.subject.weights.out_features)
         most = float(by.abs().max()) * outputs if by.numel() else 0.0
-        return self.rounding(count, out * z + past * self.x + most, outputs * (1 + z))
+        return self.rounding(count, out * z + past * self.x + most, outputs * (1 + self.x + z / self.least))
 
     def prox_error(self, prox: Prox, u: float, z: float) -> float:
         """Of prox(u), for u and z of at most these lengths."""
@@ -94,7 +104,9 @@ class Sizes:
             return 0.0
         entries = u + z
         if prox.together:  # an entry may have lost what the largest of its row has
-            entries = entries / float(self.form.root.min()) * self.ones
+            entries = entries / self.least * self.ones
+            if not entries < math.sqrt(self.most):  # whose square is a number, too
+                return math.inf
         return prox.rounding * (self.eps * (entries + prox.inner * self.ones) + self.tiny * self.ones) * UP
 
 
@@ -105,8 +117,7 @@ def equilibrium_part(form: Form, region: Region, dtype: torch.dtype, target: flo
     layers = form.layers()
     sizes = Sizes(form, region, dtype)
     found = _swept(form, sizes, layers) if layers is not None else _iterated(form, sizes, dtype, target, name)
-    found.part.to(dtype)
-    return found
+    return found if survives(found.part, dtype) else replace(found, error=math.inf)
 
 
 def _swept(form: Form, sizes: Sizes, layers: tuple[tuple[int, int], ...]) -> Found:
@@ -122,7 +133,7 @@ def _swept(form: Form, sizes: Sizes, layers: tuple[tuple[int, int], ...]) -> Fou
 
     def lost(z: float, b: float, b_error: float) -> float:
         s = sizes.prox_error(prox, moved * z + b, z)
-        e = sizes.rounding(form.units, moved * z, sizes.ones * (1 + z)) if moved else 0.0
+        e = sizes.rounding(form.units, moved * z, sizes.ones * (1 + z / sizes.least)) if moved else 0.0
         return (s + (e + b_error + moved * s) / m) * UP
 
     a, c = lost(size, sizes.b, sizes.b_error), lost(1.0, 0.0, 0.0)
@@ -190,6 +201,8 @@ def _bounds(
     for _ in range(4):
         end = sizes.prox_error(prox, start + 2 * far, z + 2 * far)
         turned = 0.0 if prox.rounding == 0 else 2 * end + 4 * eps * (start + 2 * z + 6 * far)
+        if sizes.overflows(8 * (start + z + far + offset + b)):
+            break
         noise = (step.lost * (mirrored + 2 * far + turned) + constant + turned) * rest * UP
         if noise <= far:
             return far, noise, end

@@ -45,14 +45,17 @@ class Exported(nn.Module):
     def __init__(
         self,
         chain: Chain,
-        facts: tuple[Facts, ...],
-        shapes: tuple[Shape, Shape],
-        dtypes: tuple[torch.dtype, torch.dtype],
+        *,
+        equilibria: tuple[Facts, ...],
+        in_shape: Shape,
+        out_shape: Shape,
+        dtype: torch.dtype,
+        inner: torch.dtype,
     ) -> None:
         super().__init__()
-        self.chain, self.equilibria = chain, facts
-        self.in_shape, self.out_shape = shapes
-        self.dtype, self.inner = dtypes
+        self.chain, self.equilibria = chain, equilibria
+        self.in_shape, self.out_shape = in_shape, out_shape
+        self.dtype, self.inner = dtype, inner
         self.accuracy = self.error = math.inf
         self.domain: Inputs = check_domain(None)
         self.promise = ""
@@ -139,7 +142,15 @@ def export(
             built = plan.chain(links, region, start_error(region, own, inner))
         error = end_error(built, own)
         if error <= accuracy:
-            return _finished(Exported(built.part, built.facts, shapes, (own, inner)), chosen, accuracy, error)
+            made = Exported(
+                built.part,
+                equilibria=built.facts,
+                in_shape=shapes[0],
+                out_shape=shapes[1],
+                dtype=own,
+                inner=inner,
+            )
+            return _finished(made, chosen, accuracy, error)
     raise InvalidInput(_refusal(accuracy, error, own, tried[-1]))
 
 
@@ -150,9 +161,9 @@ def _refusal(accuracy: float, error: float, own: torch.dtype, inner: torch.dtype
         advice = " Computed with dtype=torch.float64 it rounds less."
     elif own is not torch.float64:
         advice = " Its outputs are float32: net.double() rounds less."
-    where = f"{str(inner)[6:]}, with inputs and outputs in {str(own)[6:]}, and"
+    where = str(inner)[6:] if inner is own else f"{str(inner)[6:]}, and of outputs in {str(own)[6:]}"
     return (
-        f"accuracy = {accuracy:g} cannot be promised: rounding in {where} bounded in advance, leaves room for {least} "
+        f"accuracy = {accuracy:g} cannot be promised: rounding in {where}, bounded in advance, leaves room for {least} "
         f"for these inputs.{advice}"
     )
 

@@ -123,6 +123,16 @@ def measured(candidate: Tensor, z: Tensor, b: Tensor) -> Tensor:
     return torch.where(size > 64 * limits.eps * given, off / size, off / given.clamp(limits.tiny, 1.0))
 
 
+def survives(part: Part, dtype: torch.dtype) -> bool:
+    """Give the constants of a part another dtype; whether none has overflowed."""
+    before = _infinite(part)
+    return _infinite(part.to(dtype)) == before
+
+
+def _infinite(part: Part) -> int:
+    return sum(int((~buffer.isfinite()).sum()) for buffer in part.buffers())
+
+
 # --- what a stage is made of
 
 
