@@ -79,7 +79,7 @@ def test_every_option_has_a_help_text() -> None:
             yield from commands(other)
 
     found = list(commands(typer.main.get_command(app)))
-    assert len(found) == 11
+    assert len(found) == 12
     for command in found:
         assert command.help, command.name
         for parameter in command.params:
