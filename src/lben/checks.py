@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from lben.errors import InvalidInput, MissingExtra, NotFinite
 
@@ -106,10 +107,11 @@ def floating(name: str, tensor: Tensor) -> Tensor:
 
 def finite(name: str, tensor: Tensor) -> Tensor:
     """`tensor` if it has values, and among them no NaN and no infinity."""
-    bad = ~torch.isfinite(there(name, tensor))
+    values = peeled(there(name, tensor))
+    bad = ~torch.isfinite(values)
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])
-        raise NotFinite(f"{name} holds {tensor[where].item()} at index {where}: every entry must be finite.")
+        raise NotFinite(f"{name} holds {values[where].item()} at index {where}: every entry must be finite.")
     return tensor
 
 
@@ -132,7 +134,7 @@ def there(name: str, tensor: Tensor) -> Tensor:
 
 def finite_sum(result: Tensor, **causes: Tensor | None) -> None:
     """Pass a `result` whose sum is finite at the cost of one call; else name the first cause that is not finite."""
-    if math.isfinite(result.sum().item()):
+    if math.isfinite((peeled(result) if transformed() else result).sum().item()):
         return
     for name, tensor in causes.items():
         if tensor is not None:
@@ -191,3 +193,21 @@ def need(package: str, purpose: str, *, extra: str) -> Any:
     except ImportError as error:
         reason = str(error).strip().splitlines()[0]
         raise MissingExtra(f"{purpose} needs {package}, which is there but cannot be imported: {reason}") from error
+
+
+def transformed() -> bool:
+    """Whether tensors may be wrapped: by a transform of torch.func, a batch of gradients, or forward-mode AD.
+
+    What decides by the values of tensors, or writes into them, must then look at `peeled` ones, or stand inside an
+    autograd function, whose forward pass gets plain tensors.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
+
+
+def peeled(tensor: Tensor) -> Tensor:
+    """The values of a tensor within all its wrappers, of every slice at once where a vmap has made slices of it."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor

@@ -63,7 +63,7 @@ class _Sandwich(Explicit):
 
     def _maps(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         """U and Wo of free X and Y, (..., n, n) and (..., n, d), real or complex."""
-        P, Q = _Cayley.apply(X, Y)  # type: ignore[no-untyped-call]
+        P, Q = _cayley(X, Y) if checks.transformed() else _Cayley.apply(X, Y)  # type: ignore[no-untyped-call]
         psi = self.log_psi.exp()
         Wo = P * (2 * _SIZE * psi)
         return (2 * _SIZE / psi)[:, None] * Q, Wo - torch.diag(_SIZE * psi)
@@ -227,10 +227,8 @@ class _Cayley(torch.autograd.Function):
     Shapes: X and P (..., n, n), Y and Q (..., n, d), real or complex.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         double = torch.complex128 if X.is_complex() else torch.float64
         wide_X, wide_Y = X.to(double), Y.to(double)
         M = wide_Y @ wide_Y.mH
@@ -238,11 +236,9 @@ class _Cayley(torch.autograd.Function):
         M -= wide_X.mH
         M.diagonal(dim1=-2, dim2=-1).add_(1)
         P = torch.linalg.inv_ex(M).inverse
-        return P.to(X.dtype), (P.mH @ wide_Y).to(Y.dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(output[0], inputs[1])
+        Q, P = (P.mH @ wide_Y).to(Y.dtype), P.to(X.dtype)
+        ctx.save_for_backward(P, Y)
+        return P, Q
 
     @staticmethod
     def backward(ctx: Any, grad_P: Tensor, grad_Q: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,6 +246,15 @@ class _Cayley(torch.autograd.Function):
         P, Y = ctx.saved_tensors
         grad_M = -(P.mH @ (grad_P + Y @ grad_Q.mH) @ P.mH)
         return grad_M - grad_M.mH, P @ grad_Q + (grad_M + grad_M.mH) @ Y
+
+
+def _cayley(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by calls that every transform of torch knows."""
+    double = torch.complex128 if X.is_complex() else torch.float64
+    wide_X, wide_Y = X.to(double), Y.to(double)
+    identity = torch.eye(X.shape[-1], dtype=double, device=X.device)
+    P = torch.linalg.inv(identity + wide_X - wide_X.mH + wide_Y @ wide_Y.mH)
+    return P.to(X.dtype), (P.mH @ wide_Y).to(Y.dtype)
 
 
 def _columns(x: Tensor, around: int) -> Tensor:

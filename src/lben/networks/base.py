@@ -18,6 +18,7 @@ from lben.errors import BoundNotMet, InvalidInput
 from lben.implicit import Known, equilibrium
 from lben.networks.solution import Solution
 from lben.normalize import Normalize
+from lben.numerics.transforms import as_it_is
 from lben.operators.base import Operator
 from lben.parameterize.base import Form
 from lben.parameterize.starts import trainable
@@ -144,6 +145,7 @@ class BaseNetwork(Described, ABC):
         z = self._equilibrium(scaled, self._outside(x, bias))
         return self.parameterization.readout(z, scaled).reshape(*x.shape[:-1], self.out_features)
 
+    @as_it_is
     def _equilibrium(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """z for rows x at the network's input and rows of a bias from outside, differentiable."""
         b = self._bias(x, bias)
@@ -160,7 +162,10 @@ class BaseNetwork(Described, ABC):
         """The equilibrium at x with its residuals; its z is differentiable as the network's is.
 
         `start` is a z or an earlier solution to start from; `keep_history` keeps the residuals of every iteration.
+        Raises InvalidInput within transforms of torch.func: what it reports are plain numbers.
         """
+        if torch._C._are_functorch_transforms_active():
+            raise InvalidInput("solve reports plain numbers, which transforms of torch.func hide: call the network.")
         self.parameterization.refresh()
         x = self._flat(x)
         b = self._bias(rows(self._scaled(x)), self._outside(x, bias))
@@ -219,9 +224,9 @@ class BaseNetwork(Described, ABC):
         """The operator of W; in evaluation it is kept, with its factors, until what decides W changes.
 
         Values are compared, not version counters, since those miss changes through `.data`. What was made in inference
-        mode serves there alone: gradients cannot pass through it.
+        mode serves there alone: gradients cannot pass through it. Within transforms nothing is kept.
         """
-        if self.training:
+        if self.training or checks.transformed():
             return self.parameterization.operator()
         now, inference = self.weights(), torch.is_inference_mode_enabled()
         if self._kept is None or self._kept[1] != inference or not same(self._kept[0], now):
@@ -249,6 +254,8 @@ def _brief(value: object) -> str:
 
 def _kept_by_autograd(tensor: Tensor) -> Tensor:
     """`tensor`, or a copy of one that was made in inference mode, which autograd refuses to keep."""
+    if torch.compiler.is_dynamo_compiling():  # which has no such tensors, and would break its graph at the question
+        return tensor
     return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor
 
 

@@ -14,6 +14,7 @@ from lben.activations.scalar import ReLU
 from lben.errors import InvalidInput
 from lben.networks.base import BaseNetwork, check_form
 from lben.normalize import Normalize
+from lben.numerics.transforms import as_it_is
 from lben.parameterize.dense import LipschitzBounded, Monotone, Parameterization, Unconstrained, WellPosed
 from lben.parameterize.fused import fused_equilibrium
 from lben.parameterize.nearest import choose_metric, nearest_weights
@@ -45,9 +46,10 @@ class EquilibriumNetwork(BaseNetwork):
         weights: Weights = self.parameterization()
         return weights
 
+    @as_it_is
     def _equilibrium(self, x: Tensor, bias: Tensor | None) -> Tensor:
         p = self.parameterization
-        if not (self.training and p.direct and isinstance(p, Monotone)):
+        if not (self.training and p.direct and isinstance(p, Monotone)) or checks.transformed():
             return super()._equilibrium(x, bias)
         return fused_equilibrium(p, x, bias, self.activation, self.solver, self._on_failure())
 

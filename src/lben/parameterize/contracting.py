@@ -77,7 +77,7 @@ class Contracting(Parameterization):
         return torch.exp(-self.d)
 
     def monotonicity(self) -> float | None:
-        return 1 - float(self.kappa)
+        return 1 - float(checks.peeled(self.kappa).max())
 
     def assign(self, weights: Weights) -> None:
         """C from the Riccati equation; kappa grows to what the weights need, if 1 - rate allows it."""

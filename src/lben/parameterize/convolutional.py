@@ -115,7 +115,10 @@ class ConvDirect(ConvForm):
         return torch.ones_like(self.bz) if self.metric == "identity" else torch.exp(-self.d)
 
     def monotonicity(self) -> float | None:
-        return self.epsilon.item() * (1.0 if self.metric == "identity" else self.d.detach().min().double().exp().item())
+        epsilon = checks.peeled(self.epsilon).min().item()
+        if self.metric == "identity":
+            return epsilon
+        return epsilon * checks.peeled(self.d).detach().min().double().exp().item()
 
 
 class ConvFree(ConvForm):

@@ -166,7 +166,7 @@ class Monotone(Parameterization):
         """The identity is constant on all blocks."""
 
     def monotonicity(self) -> float | None:
-        return float(self.epsilon)
+        return float(checks.peeled(self.epsilon).min())
 
     def assign(self, weights: Weights) -> None:
         free = weights.to(torch.float64)
@@ -245,7 +245,7 @@ class WellPosed(Monotone):
         return torch.exp(-self.exponents())
 
     def monotonicity(self) -> float | None:
-        return float(self.epsilon * torch.exp(self.d.detach().min()))
+        return float(checks.peeled(self.epsilon).min() * torch.exp(checks.peeled(self.d).detach().min()))
 
     def assign(self, weights: Weights) -> None:
         lam = check_constant(carried_metric(weights, "lben.well_posed finds one"), self.groups)

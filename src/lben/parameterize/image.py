@@ -98,7 +98,8 @@ class ImageForm(nn.Module):
 
     def monotonicity(self) -> float:
         """A cheap lower bound on m."""
-        return self.epsilon.item() * self.d.detach().min().double().exp().item()
+        epsilon, d = (checks.peeled(tensor).detach().min().double() for tensor in (self.epsilon, self.d))
+        return epsilon.item() * d.exp().item()
 
     def injection(self) -> Tensor:
         """The kernel of U."""
