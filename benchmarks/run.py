@@ -14,8 +14,10 @@ import json
 import platform
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import torch
 import torchdeq
@@ -132,6 +134,26 @@ def evaluation_rows() -> list[Row]:
     return [compare(times, what, against, note=f"{net.solve(x).iterations} iterations")]
 
 
+def compiled_rows() -> list[Row]:
+    """`torch.compile(net)` against the network as it is: a training step, and 1 and 10,000 images in evaluation."""
+    torch.manual_seed(SEED)
+    net = bounded(1.0, 1e-3)
+    steps = {"as it is": training_step(net), "compiled": training_step(cast(nn.Module, torch.compile(net)))}
+    times = interleave({f"training step, {how}": step for how, step in steps.items()}, repeats=40)
+    rows = [compare(times, "training step, compiled", "training step, as it is")]
+    net.eval()
+    compiled = torch.compile(net)
+    images = (pixels(DATA.train_images.repeat(2, 1)[:10_000]) - MNIST_MEAN) / MNIST_STD
+    for count in (1, 10_000):
+        x, what = images[:count], f"evaluation, {count:,} images"
+        with torch.no_grad():
+            times = interleave(
+                {f"{what}, as it is": partial(net, x), f"{what}, compiled": partial(compiled, x)}, block=2
+            )
+        rows.append(compare(times, f"{what}, compiled", f"{what}, as it is"))
+    return rows
+
+
 def solver_rows() -> list[Row]:
     """Every solver on the equilibria of 128 test images of a trained network, in double precision, to 1e-6."""
     torch.manual_seed(SEED)
@@ -246,6 +268,7 @@ DENSE: dict[str, Callable[[], list[Row]]] = {
     "Training step, 80 units, batch 128, 784 inputs": training_rows,
     "Training step with other activations than ReLU, gamma=1, tolerance 1e-4": activation_rows,
     "Evaluation": evaluation_rows,
+    "torch.compile, LBEN gamma=1, 80 units, tolerance 1e-3": compiled_rows,
     "Solvers, 80 units, batch 128, double precision, tolerance 1e-6": solver_rows,
     "Growth of the training step, tolerance 1e-2": growth_rows,
     "Against torchdeq, 80 units, batch 128": torchdeq_rows,
