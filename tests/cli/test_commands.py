@@ -221,9 +221,9 @@ class TestAFullDisk:
 
     def test_here(self) -> None:
         arguments = patch.object(sys, "argv", ["lben", "certify", "--help"])
-        with Path("/dev/full").open("w") as full, arguments, redirect_stdout(full):
-            with pytest.raises(SystemExit, match=r"^Error: No space left on device\.$"):
-                main()
+        told = pytest.raises(SystemExit, match=r"^Error: No space left on device\.$")
+        with Path("/dev/full").open("w") as full, arguments, redirect_stdout(full), told:
+            main()
 
 
 def test_a_closed_pipe_is_quiet() -> None:
