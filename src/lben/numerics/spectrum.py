@@ -44,7 +44,12 @@ def lowest_eigenvalue(D: Tensor, R: Tensor, J: Tensor, multiplicity: Tensor) -> 
         return lowest
     count = multiplicity[:, None].expand_as(values)
     with np.errstate(all="ignore"):
-        return _bisect(*(part.detach().numpy() for part in (values.flatten(), rows, J, count.flatten())), reach)
+        return _bisect(_array(values.flatten()), _array(rows), _array(J), _array(count.flatten()), reach)
+
+
+def _array(numbers: Tensor) -> Array:
+    array: Array = numbers.detach().numpy()
+    return array
 
 
 def _bisect(values: Array, rows: Array, J: Array, count: Array, reach: float) -> float:
