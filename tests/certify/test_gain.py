@@ -37,7 +37,8 @@ def signal_gain(
     return (torch.trapezoid(heights, t, dim=0) / energy).sqrt()
 
 
-def test_the_gain_is_not_gamma_and_is_never_exceeded() -> None:
+@pytest.mark.parametrize("climbs", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_gain_is_not_gamma_and_is_never_exceeded(climbs: bool) -> None:
     """NOTES: W = -15, U = 1, Wo = 16 has gamma = 1, and its ODE amplifies signals by 2.0; climbing finds no more."""
     one = torch.ones(1, 1, dtype=D)
     subject = plain(-15 * one, one, 16 * one)
@@ -56,14 +57,14 @@ def test_the_gain_is_not_gamma_and_is_never_exceeded() -> None:
     x = torch.stack([base + difference, base])[:, :, None, None].requires_grad_()
     optimizer = torch.optim.Adam([x], lr=1e-4)
     seen = []
-    for grad in (True, False):
+    for grad in (True, False) if climbs else (False,):
         with torch.set_grad_enabled(grad):
             value = signal_gain(ode, x[0], x[1], t)
         seen.append(float(value.detach()))
         if grad:
             (-value.sum()).backward()
             optimizer.step()
-    assert seen[-1] > seen[0]
+    assert not climbs or seen[-1] > seen[0]
     assert tight * 1.9 < max(seen) <= found.gain
 
 
