@@ -27,7 +27,7 @@ from lben.train import TrainConfig
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(ABC):
     """What is known of one task: what it is, its history, and what its training costs.
 
     seconds: of training, without the look at the test images after each epoch, and of measuring. seconds_per_epoch:
@@ -51,9 +51,9 @@ class Outcome:
                     raise InvalidInput(f"{name} is {epoch.get(name)!r} in the history")
 
     @property
+    @abstractmethod
     def error(self) -> float:
         """The share of test images with a wrong class."""
-        raise NotImplementedError
 
 
 O = TypeVar("O", bound=Outcome)  # noqa: E741

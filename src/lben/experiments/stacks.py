@@ -17,6 +17,7 @@ from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth
 from lben.layers.sll import ConvSLL
 from lben.layers.stack import Sequential
 from lben.networks.dense import LBEN
+from lben.networks.foreign import convolution_like
 from lben.networks.imported import Residual
 from lben.normalize import Normalize
 from lben.solvers.peaceman_rachford import PeacemanRachford
@@ -88,17 +89,7 @@ def exported(net: nn.Sequential, in_shape: tuple[int, int, int]) -> Sequential:
 def _plain(stage: nn.Module) -> nn.Module:
     made: nn.Conv2d | nn.Linear
     if isinstance(stage, nn.Conv2d):
-        made = nn.Conv2d(
-            stage.in_channels,
-            stage.out_channels,
-            stage.kernel_size,  # type: ignore[arg-type]
-            stage.stride,  # type: ignore[arg-type]
-            stage.padding,  # type: ignore[arg-type]
-            stage.dilation,  # type: ignore[arg-type]
-            stage.groups,
-            stage.bias is not None,
-            stage.padding_mode,
-        )
+        made = convolution_like(stage, bias=stage.bias is not None)
     elif isinstance(stage, nn.Linear):
         made = nn.Linear(stage.in_features, stage.out_features, stage.bias is not None)
     else:

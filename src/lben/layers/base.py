@@ -77,6 +77,22 @@ class Explicit(Layer):
             checks.finite_sum(result, x=x, **dict(self.named_parameters()))
 
 
+class ExplicitImages(Explicit):
+    """An explicit layer from images to images: what it is hangs on their height and width."""
+
+    @abstractmethod
+    def weights(self, shape: tuple[int, int]) -> ImageWeights:
+        """The equilibrium network that this layer is for images of height and width `shape`."""
+
+    def stage(self, in_shape: Shape) -> Stage:
+        _, high, wide = self.out_shape(in_shape)
+        return image_stage(type(self).__name__, self.weights((high, wide)), self.activation)
+
+    def _check(self, x: Tensor) -> None:
+        check_images(x, self.bias)
+        self.out_shape(tuple(x.shape[1:]))
+
+
 def dense_shape(what: str, in_shape: Shape, features: int, out_features: int) -> Shape:
     """The shape behind a layer of features, if `in_shape` is what it takes."""
     if tuple(in_shape) != (features,):

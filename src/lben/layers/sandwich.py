@@ -26,15 +26,7 @@ from torch.nn import functional as F
 from lben import checks
 from lben.activations.base import Activation
 from lben.activations.scalar import ReLU
-from lben.layers.base import (
-    Explicit,
-    check_images,
-    dense_shape,
-    image_shape,
-    image_stage,
-    kernel_size_of,
-    options_of,
-)
+from lben.layers.base import Explicit, ExplicitImages, dense_shape, image_shape, kernel_size_of, options_of
 from lben.operators.grid import Grid, real_form
 from lben.parameterize.skip import HAIR
 from lben.parameterize.starts import uniform
@@ -127,7 +119,7 @@ class Sandwich(_Sandwich):
         return Equilibrium("Sandwich", tuple(in_shape), self.weights(), self.activation)
 
 
-class ConvSandwich(_Sandwich):
+class ConvSandwich(ExplicitImages, _Sandwich):
     """y = sqrt(2) A' Psi sigma(sqrt(2) Psi^-1 B x + b) for images, everything a convolution; the bound is 1.
 
     x has shape (batch, in_channels, height, width), y (batch, out_channels, height, width), of any size.
@@ -180,10 +172,6 @@ class ConvSandwich(_Sandwich):
         grid = Grid(high, wide, self.X)
         return self._maps(torch.complex(*grid.symbol(self.X)), torch.complex(*grid.symbol(self.Y)))
 
-    def _check(self, x: Tensor) -> None:
-        check_images(x, self.bias)
-        self.out_shape(tuple(x.shape[1:]))
-
     def _compute(self, x: Tensor) -> Tensor:
         """The batch comes last meanwhile, as `Grid` wants it."""
         p, n, (batch, _, high, wide) = self.around, self.out_channels, x.shape
@@ -196,7 +184,6 @@ class ConvSandwich(_Sandwich):
         return _images(y.reshape(*shape, n, batch)[p : p + high, p : p + wide])
 
     def weights(self, shape: tuple[int, int]) -> ImageWeights:
-        """The equilibrium network that this layer is for images of height and width `shape`."""
         high, wide = (size + 2 * self.around for size in shape)
         U, Wo = (_kernel(S, high, wide) for S in self._symbols(high, wide))
         return ImageWeights(
@@ -215,10 +202,6 @@ class ConvSandwich(_Sandwich):
         what = f"ConvSandwich({self.in_channels}, {self.out_channels})"
         least = 1 if self.padding == "zeros" else self.kernel_size
         return image_shape(what, in_shape, self.in_channels, self.out_channels, least)
-
-    def stage(self, in_shape: Shape) -> Stage:
-        _, high, wide = self.out_shape(in_shape)
-        return image_stage("ConvSandwich", self.weights((high, wide)), self.activation)
 
 
 class _Cayley(torch.autograd.Function):

@@ -25,15 +25,7 @@ from torch.nn import functional as F
 from lben import checks
 from lben.activations.base import Activation
 from lben.activations.scalar import ReLU
-from lben.layers.base import (
-    Explicit,
-    check_images,
-    dense_shape,
-    image_shape,
-    image_stage,
-    kernel_size_of,
-    options_of,
-)
+from lben.layers.base import Explicit, ExplicitImages, dense_shape, image_shape, kernel_size_of, options_of
 from lben.operators.grid import gram, transposed
 from lben.parameterize import skip
 from lben.parameterize.starts import uniform
@@ -134,7 +126,7 @@ class SLL(_Residual):
         return Equilibrium("SLL", tuple(in_shape), self.weights(), self.activation)
 
 
-class ConvSLL(_Residual):
+class ConvSLL(ExplicitImages, _Residual):
     """y = x - 2 K T^-1 sigma(K'x + b) for images, K a convolution with zeros around the image; the bound is 1.
 
     x and y have shape (batch, channels, height, width), of any size. hidden_channels: what K' leads to; as many as
@@ -177,10 +169,6 @@ class ConvSLL(_Residual):
         """Over the entries of the autocorrelation, which has 2 kernel_size - 1 taps a side."""
         return gram(self.weight).abs().sum(dim=(2, 3))
 
-    def _check(self, x: Tensor) -> None:
-        check_images(x, self.weight)
-        self.out_shape(tuple(x.shape[1:]))
-
     def _compute(self, x: Tensor) -> Tensor:
         T, out = self._maps()
         middle = self.kernel_size // 2
@@ -193,7 +181,6 @@ class ConvSLL(_Residual):
         return image_shape(f"ConvSLL({self.channels})", in_shape, self.channels, self.channels)
 
     def weights(self, shape: tuple[int, int]) -> ImageWeights:
-        """The equilibrium network that this layer is for images of height and width `shape`."""
         T, out = self._maps()
         eye = torch.eye(self.channels, dtype=out.dtype, device=out.device)
         return ImageWeights(
@@ -209,7 +196,3 @@ class ConvSLL(_Residual):
             gamma=1.0,
             inner=True,
         )
-
-    def stage(self, in_shape: Shape) -> Stage:
-        _, high, wide = self.out_shape(in_shape)
-        return image_stage("ConvSLL", self.weights((high, wide)), self.activation)

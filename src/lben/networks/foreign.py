@@ -45,6 +45,22 @@ def check_there(module: nn.Module) -> Tensor:
     return like
 
 
+def convolution_like(conv: nn.Conv2d, *, bias: bool, dtype: torch.dtype | None = None) -> nn.Conv2d:
+    """A plain nn.Conv2d with the sizes, stride and padding of one whose kernel may be computed; its weights are new."""
+    return nn.Conv2d(
+        conv.in_channels,
+        conv.out_channels,
+        conv.kernel_size,  # type: ignore[arg-type]
+        conv.stride,  # type: ignore[arg-type]
+        conv.padding,  # type: ignore[arg-type]
+        conv.dilation,  # type: ignore[arg-type]
+        conv.groups,
+        bias,
+        conv.padding_mode,
+        dtype=dtype,
+    )
+
+
 def known_activation(stage: nn.Module, where: str) -> Known:
     """ReLU, ReLU6, LeakyReLU, Tanh, Sigmoid, Softplus, ELU and Hardtanh; anything else is refused by its name.
 

@@ -22,7 +22,18 @@ from lben.activations.scalar import PerUnit
 from lben.certify.wellposed import check_size
 from lben.errors import InvalidInput
 from lben.networks.comparison import check_same
-from lben.networks.foreign import DROPOUTS, LINEAR, NORMS, POOLS, SHAPES, Known, check_there, known_activation, name_of
+from lben.networks.foreign import (
+    DROPOUTS,
+    LINEAR,
+    NORMS,
+    POOLS,
+    SHAPES,
+    Known,
+    check_there,
+    convolution_like,
+    known_activation,
+    name_of,
+)
 from lben.networks.layered import LayeredNetwork
 from lben.normalize import Normalize
 from lben.weights.dense import Weights
@@ -238,18 +249,7 @@ def _fold(stage: nn.Module, state: _Affine, where: str) -> _Affine | None:
 
 def _convolve(conv: nn.Conv2d, columns: Tensor) -> Tensor:
     """The convolution without its bias, padded as the module pads; every column is an image of its own."""
-    linear = nn.Conv2d(
-        conv.in_channels,
-        conv.out_channels,
-        conv.kernel_size,  # type: ignore[arg-type]
-        conv.stride,  # type: ignore[arg-type]
-        conv.padding,  # type: ignore[arg-type]
-        conv.dilation,  # type: ignore[arg-type]
-        conv.groups,
-        bias=False,
-        padding_mode=conv.padding_mode,
-        dtype=torch.float64,
-    )
+    linear = convolution_like(conv, bias=False, dtype=torch.float64)
     linear.weight.copy_(conv.weight)
     result: Tensor = linear(columns)
     return result
