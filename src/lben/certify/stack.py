@@ -185,6 +185,12 @@ class StackSubject(Subject):
     def matrices(self) -> Weights:
         raise InvalidInput("This is for dense weights, and a stack has stages: ask it of a stage.")
 
+    def dense(self) -> Subject:
+        whole = self.segments[0].subject
+        if len(self.segments) > 1 or whole is None:
+            return super().dense()
+        return replace(whole.dense(), normalize=self.normalize)
+
     # --- well-posedness
 
     def settled(self) -> StackSubject:

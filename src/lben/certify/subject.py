@@ -101,6 +101,12 @@ class Subject(ABC):
     def matrices(self) -> Weights:
         """Dense weights, for what is only known of those; refused where there are none."""
 
+    def dense(self) -> Subject:
+        """The same function as one network of dense weights, on the same inputs; refused where there is none."""
+        raise InvalidInput(
+            "Local bounds are for dense networks and dense stacks, and this one has convolutions: use local=False."
+        )
+
     # --- well-posedness
 
     @abstractmethod
