@@ -25,6 +25,7 @@ from lben.certify.contraction import Contraction, FrequencyTest, contraction, fr
 from lben.certify.enclose import Enclosure, enclose
 from lben.certify.gain import IncrementalGain, incremental_gain
 from lben.certify.lipschitz import certify, product_bound, tightest_bound, well_posed
+from lben.certify.local import LocalBound, local_bound
 from lben.certify.lower import LowerBound, lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
 from lben.certify.wellposed import WellPosedness
@@ -128,6 +129,7 @@ __all__ = [
     "LbenError",
     "LeakyReLU",
     "Lengths",
+    "LocalBound",
     "LowerBound",
     "MaxMin",
     "Metric",
@@ -172,6 +174,7 @@ __all__ = [
     "incremental_gain",
     "lipschitz_lower_bound",
     "load",
+    "local_bound",
     "product_bound",
     "read",
     "save",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,19 +15,20 @@ from lben.activations.sectors import sectors
 from lben.certify.certificate import Domain, NoVerdict, known
 from lben.certify.dense import DenseSubject
 from lben.certify.evaluator import PRECISE, Evaluator
-from lben.certify.metrics import smallest_gamma
 from lben.certify.subject import Examined, Subject
-from lben.certify.surroundings import Frame, Inequality, Rows, Surroundings, best_bounds, best_norm
-from lben.errors import InvalidInput, LbenError
+from lben.certify.surroundings import FEW, Frame, Inequality, Rows, Surroundings, best_bounds, best_norm
+from lben.errors import InvalidInput
 from lben.numerics.rounding import undisturbed
+from lben.numerics.row_metrics import improved_metrics
 from lben.progress import track
 from lben.solvers.base import Solver
-from lben.weights.dense import Weights
 
 _ROUNDS = 8
 _SETTLED = 0.99  # of a move, above which another round is not worth its time
-_TRIALS = 5
-_NEAR = 1.15  # pairs of classes that fail by less are given a metric of their own
+_TRIALS = 4
+_FIRST = 1.15  # of the global radius
+_A_LITTLE_LESS = 0.999
+_NEAR = 1.1  # pairs of classes that allow at most this many times the least are given a metric of their own
 _ENTRIES = 2**19  # of the matrices of a batch
 _FIXED = 1e-12  # the width of a sector below which a unit is linear, but for rounding
 
@@ -96,13 +97,13 @@ def local_bound(
     most = known(locality.subject.tightest())
     method = PRECISE if solver is None else solver
     found = []
-    for part in locality.parts(rows, progress):
+    for part in locality.parts(len(rows), progress):
         v, off = locality.subject.located(rows[part], method)
         around, lower, upper = locality.narrowed(v, off, torch.full((len(v),), reach, dtype=torch.float64))
         gamma = best_norm(around, around.rows(locality.outputs.expand(len(v), -1, -1)))
         found.append((gamma.clamp(max=most), lower, upper))
     gamma, lower, upper = (torch.cat(parts) for parts in zip(*found, strict=True))
-    gamma = gamma / scale * (1 + 1e-15)
+    gamma = gamma / scale if scale == 1 else gamma / scale * (1 + 1e-15)
     n = lower.shape[1]
     return LocalBound(gamma.reshape(batch), radius, lower.reshape(*batch, n), upper.reshape(*batch, n), domain)
 
@@ -129,24 +130,24 @@ class Locality:
         frame = Frame.of(own.weights, own.tightest().lam)
         lower = own.linear.to(torch.float64)[None]
         around = Surroundings.of(frame, lower, torch.ones_like(lower))
-        (moves,) = best_bounds(around, around.rows(None))
+        moves = best_bounds(around, around.rows(None))
         outputs = torch.cat([frame.Wo, torch.eye(len(frame.Wo), dtype=torch.float64)], dim=1)
         return Locality(own, frame, moves, outputs)
 
-    def parts(self, rows: Tensor, progress: bool | None) -> Iterator[slice]:
-        """A few rows at a time."""
+    def parts(self, count: int, progress: bool | None) -> Iterator[slice]:
+        """So many inputs, a few at a time."""
         size = max(1, _ENTRIES // (self.frame.R.shape[1] * len(self.frame.W)))
-        starts = range(0, len(rows), size)
+        starts = range(0, count, size)
         for start in track(list(starts), "Local bounds", len(starts), show=progress):
             yield slice(start, start + size)
 
     def narrowed(self, v: Tensor, off: Tensor, r: Tensor) -> tuple[Surroundings, Tensor, Tensor]:
-        """The surroundings within r of each input, and the slopes between which units stay, when nothing moves any more."""
+        """The surroundings within r of each input, and the slopes between which units stay, once nothing moves more."""
         d = self._real(self.moves) * r[:, None]
         lower, upper = sectors(self.subject.activation, v, off, d)
         around = Surroundings.of(self.frame, lower, upper)
         for _ in range(_ROUNDS):
-            (moves,) = best_bounds(around, around.rows(None))
+            moves = best_bounds(around, around.rows(None), FEW)
             narrower = torch.minimum(d, self._real(moves) * r[:, None] * (1 + 1e-12))
             change = float((narrower / d.clamp(min=1e-290)).mean(dim=1).min())
             d = narrower
@@ -165,69 +166,46 @@ class Locality:
         pairs = self.outputs[chosen][:, None] - self.outputs
         gap = gap.clone()
         gap[torch.arange(len(gap)), chosen] = math.inf
-        best, trial = start.clone(), start * _NEAR
-        for k in range(_TRIALS + 2):
-            if k >= _TRIALS:
-                trial = best * (1 + 0.5 ** (k - _TRIALS + 4))
+        best, trial = start.clone(), start.clamp(min=1e-280) * _FIRST
+        tried: list[tuple[Tensor, Tensor]] = []
+        for _ in range(_TRIALS):
             around, _, _ = self.narrowed(v, off, trial)
             asked = around.rows(pairs)
-            (bounds,) = best_bounds(around, asked)
-            if k >= _TRIALS:
-                bounds = _sharpened(around, asked, bounds, gap, trial)
+            bounds = _sharpened(around, asked, best_bounds(around, asked, FEW), gap)
             allowed = (gap / bounds).nan_to_num(nan=0.0, posinf=math.inf).amin(dim=1) * (1 - 1e-12)
             best = torch.maximum(best, torch.minimum(trial, allowed).where(start > 0, 0.0))
-            trial = (trial * allowed).sqrt().clamp(min=1e-280)
+            tried.append((trial.log(), allowed.clamp(min=1e-280).log()))
+            trial = _next_trial(tried)
         return best
 
     def _real(self, moves: Tensor) -> Tensor:
         return torch.ldexp(moves, self.frame.exponents)
 
 
-def _sharpened(around: Surroundings, asked: Rows, bounds: Tensor, gap: Tensor, trial: Tensor) -> Tensor:
-    """The bounds, with those of pairs that fail by little in the best metric of their own."""
-    allowed = gap / bounds / trial[:, None]
-    close = (allowed < 1) & (allowed.amin(dim=1) * _NEAR > 1)[:, None]
+def _next_trial(tried: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Where what is allowed would be what is tried: on the line through the last two, both in logarithms.
+
+    What is allowed falls with what is tried, so that between the two lies the answer; a little less is proved at once.
+    """
+    (r, allowed), slope = tried[-1], torch.tensor(-1.0, dtype=torch.float64)
+    if len(tried) > 1:
+        before, then = tried[-2]
+        slope = ((allowed - then) / (r - before)).nan_to_num(nan=-1.0).clamp(-4.0, 0.0)
+    return ((allowed - slope * r) / (1 - slope)).exp() * _A_LITTLE_LESS
+
+
+def _sharpened(around: Surroundings, asked: Rows, bounds: Tensor, gap: Tensor) -> Tensor:
+    """The bounds, with those of the pairs that decide in a metric of their own."""
+    allowed = gap / bounds
+    close = (allowed <= allowed.amin(dim=1, keepdim=True) * _NEAR) & (allowed > 0) & allowed.isfinite()
+    image, row = close.nonzero(as_tuple=True)
+    if len(image) == 0:
+        return bounds
+    some = around.some(image)
+    rows = asked.some(image, row)
+    lam = improved_metrics(*some.problem(rows))
+    own = Inequality.of(replace(some, lam=lam))
+    better = own.bounds(rows, torch.ones(len(image), dtype=torch.float64))[:, 0]
     bounds = bounds.clone()
-    for image, row in close.nonzero().tolist():
-        item = slice(image, image + 1)
-        found = _own_metric(around, asked, image, row)
-        if found is None:
-            continue
-        lam, gamma = found
-        own = Surroundings(*(getattr(around, name)[item] for name in ("a", "k")), lam[None], *_rest(around, item))
-        one = Rows(*(part[item, row : row + 1] for part in (asked.f, asked.g, asked.off_f, asked.off_g)))
-        better = Inequality.of(own).bounds(one, torch.tensor([1 / gamma], dtype=torch.float64))
-        bounds[image, row] = torch.minimum(bounds[image, row], better[0, 0])
+    bounds[image, row] = torch.minimum(bounds[image, row], better)
     return bounds
-
-
-def _rest(around: Surroundings, item: slice) -> tuple[Tensor, ...]:
-    return around.P[item], around.N[item], around.off_P[item], around.off_N[item], around.past
-
-
-def _own_metric(around: Surroundings, asked: Rows, image: int, row: int) -> tuple[Tensor, float] | None:
-    """The metric in which one row of one input has its smallest bound, which is that of an equilibrium network."""
-    k = around.k[image]
-    free = k > math.sqrt(_FIXED)
-    if not bool(free.any()):
-        return None
-    W = (k[:, None] * around.P[image] * k)[free][:, free]
-    count = len(W)
-    nothing = W.new_zeros(count)
-    weights = Weights(
-        W,
-        (k[:, None] * around.N[image])[free],
-        nothing,
-        asked.f[image, row : row + 1][:, free],
-        nothing[:1],
-        around.lam[image][free],
-        None,
-        asked.g[image, row : row + 1],
-    )
-    try:
-        lam, gamma, _ = smallest_gamma(weights, torch.zeros(count, dtype=torch.bool), None, "barrier")
-    except LbenError:
-        return None
-    whole = around.lam[image].clone()
-    whole[free] = lam
-    return whole, gamma

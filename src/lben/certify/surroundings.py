@@ -1,7 +1,7 @@
 """What a network can do around given inputs, where every unit has a sector of its own.
 
-Relative to an equilibrium (z, v), dz = a dv + w with w_i between 0 and kappa_i dv_i, a_i and a_i + kappa_i the least and
-the largest slope of unit i. So with G = (I - W a)^-1, P = G W and N = G U,
+Relative to an equilibrium (z, v), dz = a dv + w with w_i between 0 and kappa_i dv_i, where a_i and a_i + kappa_i are
+the least and the largest slope of unit i. So with G = (I - W a)^-1, P = G W and N = G U,
 
     dv = P w + N dx,    c'dz = f'w + g'dx,    f = c + P'(a c),    g = N'(a c),
 
@@ -10,14 +10,15 @@ and with k = kappa^(1/2), w = k w', multipliers Lam > 0 and t > 0, the sectors g
     (f'w + g'dx)^2 <= |dx|^2 (|g|^2 + q' S^-1 q),    q = k f + t B g,    S = t M - t^2 B B' > 0,
     M = 2 Lam - k (Lam P + P'Lam) k,    B = k Lam N,
 
-for every c, dv_i itself among them. All of it is computed for many inputs at once, and proved: errors are bounded norm by
-norm (Frobenius norms all, which are above the others), with |fl(A B) - A B| <= n u |A| |B|, and taken from S.
+for every c, dv_i itself among them. All of it is computed for many inputs at once, and proved: errors are bounded norm
+by norm (Frobenius norms all, which are above the others), with |fl(A B) - A B| <= n u |A| |B|, and taken from S.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -25,9 +26,10 @@ from torch import Tensor
 from lben.errors import InvalidInput
 from lben.numerics.enclosed import EPS, Enclosed, balance, definite
 from lben.numerics.rounding import norm_bound
+from lben.numerics.row_metrics import RowProblem
 from lben.weights.dense import Weights
 
-_SHARES = (0.04, 0.12, 0.3, 0.5, 0.7, 0.88)
+FEW, MANY = (0.02, 0.2, 0.65), (1e-6, 1e-3, 0.02, 0.08, 0.2, 0.4, 0.65, 0.88)
 """The t that are tried, as shares of the largest for which S > 0."""
 _POWERS = 12
 _RAISED = 1e-10
@@ -38,8 +40,8 @@ _MORE = 1 + 1e-8  # what rounding may take from a norm
 class Frame:
     """A network as its surroundings need it: in units of z that are powers of two, with inputs of few dimensions.
 
-    W: (n, n). Wo: (p, n). R: (n + p, m), with R R' >= (U, D)(U, D)': what an input of length one does to v and y, one of
-    m entries and of the same length does through R. exponents: of the units, z = 2^exponents z'.
+    W: (n, n). Wo: (p, n). R: (n + p, m), with R R' >= (U, D)(U, D)': what an input does to v and y, one of m entries
+    that is no longer does through R. exponents: of the units, z = 2^exponents z'.
     """
 
     W: Tensor
@@ -113,8 +115,22 @@ class Surroundings:
         own = frame.lam.expand_as(lower) if lam is None else lam
         return Surroundings(lower, k, own, P, N, parts[0], parts[1], past)
 
+    def some(self, index: Tensor) -> Surroundings:
+        """Those of some inputs, which may come more than once."""
+        named = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "past"}
+        return Surroundings(past=self.past, **named)
+
+    def problem(self, rows: Rows) -> tuple[RowProblem, Tensor]:
+        """The search for the best metric of one row for each input, and where it begins."""
+        n = self.a.shape[1]
+        A = torch.eye(n, dtype=self.a.dtype) - self.k[:, :, None] * self.P * self.k[:, None, :]
+        U = self.k[:, :, None] * self.N
+        own = Inequality.of(self)
+        start = self.lam * (0.5 / own.largest)[:, None]
+        return RowProblem(A, U @ U.mT, rows.f[:, 0], (U @ rows.g.mT)[:, :, 0]), start
+
     def rows(self, c: Tensor | None) -> Rows:
-        """f k and g of dv itself, for None; or of c'dz + d'dx, c of shape (batch, q, n + p): d is its last p entries."""
+        """f k and g of dv itself, for None; or of c'dz, c of shape (batch, q, n + p), the last p for what passes by."""
         n = self.a.shape[1]
         if c is None:
             k = self.k[:, None, :]
@@ -141,6 +157,10 @@ class Rows:
     off_f: Tensor
     off_g: Tensor
 
+    def some(self, inputs: Tensor, rows: Tensor) -> Rows:
+        """One row each of some inputs."""
+        return Rows(*(getattr(self, f.name)[inputs, rows][:, None] for f in fields(self)))
+
 
 @dataclass(frozen=True, eq=False)
 class Inequality:
@@ -153,9 +173,9 @@ class Inequality:
     off_B: Tensor
     largest: Tensor
 
-    def steps(self) -> list[Tensor]:
+    def steps(self, shares: Sequence[float]) -> list[Tensor]:
         """The t to try."""
-        return [share / self.largest for share in _SHARES]
+        return [share / self.largest for share in shares]
 
     @staticmethod
     def of(around: Surroundings) -> Inequality:
@@ -201,9 +221,7 @@ class Inequality:
         g = norm_bound(rows.g)
         q = rows.f + one * (rows.g @ self.B.mT)
         off_q = rows.off_f + t[:, None] * (
-            g * self.off_B[:, None]
-            + rows.off_g * (size_B + self.off_B)[:, None]
-            + (m + 8) * EPS * g * size_B[:, None]
+            g * self.off_B[:, None] + rows.off_g * (size_B + self.off_B)[:, None] + (m + 8) * EPS * g * size_B[:, None]
         )
         whitened = q @ X.mT
         lost = inverse[:, None] * (off_q + ((n + 8) * EPS + off_X)[:, None] * norm_bound(q))
@@ -223,17 +241,16 @@ class _Solved:
     lengths: Tensor
 
 
-def best_bounds(around: Surroundings, *asked: Rows) -> list[Tensor]:
-    """For each of the rows the smallest bound that one of some t proves."""
+def best_bounds(around: Surroundings, rows: Rows, shares: Sequence[float] = MANY) -> Tensor:
+    """For each row the smallest bound that one of some t proves, shape (batch, q)."""
     inequality = Inequality.of(around)
-    found = [[inequality.bounds(rows, t) for rows in asked] for t in inequality.steps()]
-    return [torch.stack(of_rows).amin(dim=0) for of_rows in zip(*found, strict=True)]
+    return torch.stack([inequality.bounds(rows, t) for t in inequality.steps(shares)]).amin(dim=0)
 
 
 def best_norm(around: Surroundings, rows: Rows) -> Tensor:
     """The smallest bound for all rows together."""
     inequality = Inequality.of(around)
-    return torch.stack([inequality.norm(rows, t) for t in inequality.steps()]).amin(dim=0)
+    return torch.stack([inequality.norm(rows, t) for t in inequality.steps(MANY)]).amin(dim=0)
 
 
 def _largest(M: Tensor, B: Tensor) -> Tensor:
