@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo pendulum feedforward controller pictures test test-slow lint types bench wheel clean
+.PHONY: help demo pendulum feedforward controller lightning skorch pictures test test-slow lint types bench wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,6 +26,12 @@ feedforward: $(READY)  ## certify plain and residual networks of growing depth, 
 
 controller: $(READY)  ## train a controller that cannot break its limits, and draw build/controller.png
 	$(BIN)/python examples/controller.py
+
+lightning: $(READY)  ## train a network with Lightning, and prove its bound
+	$(BIN)/python examples/lightning_digits.py
+
+skorch: $(READY)  ## train a network with skorch, and prove its bound
+	$(BIN)/python examples/skorch_digits.py
 
 pictures: $(READY)  ## make the pictures of the README again, over those in docs: some minutes
 	for example in demo pendulum feedforward controller; do $(BIN)/python examples/$$example.py --docs || exit 1; done

@@ -2,10 +2,10 @@
 
     make bench
 
-Writes speed.md, convolution.md and layers.md to benchmarks/results, and all as JSON. A training step is all of it: the
-batch gathered from bytes in memory, normalised, forward, loss, backward and Adam with its defaults. Times are not
-reported, for they say more about the machine than about the library; the step of the plain network is given once, for
-scale.
+Writes speed.md, convolution.md, layers.md and deployment.md to benchmarks/results, and all as JSON. A training step is
+all of it: the batch gathered from bytes in memory, normalised, forward, loss, backward and Adam with its defaults.
+Times are not reported, for they say more about the machine than about the library; the step of the plain network is
+given once, for scale.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import json
 import platform
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import torch
 import torchdeq
 from convolutional import memory_rows, resolvent_rows, splitting_rows, step_rows
+from deployment import export_rows
 from layers import layer_rows, peer_rows
 from measuring import Row, Step, compare, interleave
 from rich.console import Console
@@ -130,6 +133,26 @@ def evaluation_rows() -> list[Row]:
         )
     what, against = "LBEN gamma=1, 10,000 images at 1e-4", "plain network, 10,000 images"
     return [compare(times, what, against, note=f"{net.solve(x).iterations} iterations")]
+
+
+def compiled_rows() -> list[Row]:
+    """`torch.compile(net)` against the network as it is: a training step, and 1 and 10,000 images in evaluation."""
+    torch.manual_seed(SEED)
+    net = bounded(1.0, 1e-3)
+    steps = {"as it is": training_step(net), "compiled": training_step(cast(nn.Module, torch.compile(net)))}
+    times = interleave({f"training step, {how}": step for how, step in steps.items()}, repeats=40)
+    rows = [compare(times, "training step, compiled", "training step, as it is")]
+    net.eval()
+    compiled = torch.compile(net)
+    images = (pixels(DATA.train_images.repeat(2, 1)[:10_000]) - MNIST_MEAN) / MNIST_STD
+    for count in (1, 10_000):
+        x, what = images[:count], f"evaluation, {count:,} images"
+        with torch.no_grad():
+            times = interleave(
+                {f"{what}, as it is": partial(net, x), f"{what}, compiled": partial(compiled, x)}, block=2
+            )
+        rows.append(compare(times, f"{what}, compiled", f"{what}, as it is"))
+    return rows
 
 
 def solver_rows() -> list[Row]:
@@ -246,6 +269,7 @@ DENSE: dict[str, Callable[[], list[Row]]] = {
     "Training step, 80 units, batch 128, 784 inputs": training_rows,
     "Training step with other activations than ReLU, gamma=1, tolerance 1e-4": activation_rows,
     "Evaluation": evaluation_rows,
+    "torch.compile, LBEN gamma=1, 80 units, tolerance 1e-3": compiled_rows,
     "Solvers, 80 units, batch 128, double precision, tolerance 1e-6": solver_rows,
     "Growth of the training step, tolerance 1e-2": growth_rows,
     "Against torchdeq, 80 units, batch 128": torchdeq_rows,
@@ -256,6 +280,9 @@ CONVOLUTION: dict[str, Callable[[], list[Row]]] = {
     "gamma=2: equilibria at tolerance 1e-3": splitting_rows,
     "gamma=2: training step at tolerance 1e-2": step_rows,
     "gamma=2: peak memory of a training step": memory_rows,
+}
+DEPLOYMENT: dict[str, Callable[[], list[Row]]] = {
+    "Exported ONNX in onnxruntime, LBEN of 80 units, accuracy 1e-4 proved": export_rows,
 }
 LAYERS: dict[str, Callable[[], list[Row]]] = {
     "64 channels at 16 x 16, batch 128: forward and backward": layer_rows,
@@ -320,3 +347,4 @@ if __name__ == "__main__":
     measure("speed", DENSE)
     measure("convolution", CONVOLUTION)
     measure("layers", LAYERS)
+    measure("deployment", DEPLOYMENT)

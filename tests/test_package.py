@@ -46,6 +46,7 @@ for call, words in (
     (lambda: lben.ODE(net).simulate(x, torch.zeros(2, 3), x[0].sort().values), "torchdiffeq: pip install 'lben[ode]'."),
     (lambda: lben.attack(net, x, y, [1.0]), "foolbox: pip install 'lben[attacks]'."),
     (lambda: lben.certified_radius(net, x, y, progress=True), "rich.progress: pip install 'lben[experiments]'."),
+    (lambda: __import__("lben.sklearn"), "lben.sklearn needs sklearn.base: pip install 'lben[sklearn]'."),
 ):
     try:
         call()

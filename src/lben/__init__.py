@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from lben import data, train
 from lben.activations.base import Activation
 from lben.activations.blocks import Blocks, GroupSoftThreshold, Projection, Softmax
+from lben.activations.framed import Framed
 from lben.activations.scalar import (
     ELU,
     Arctan,
@@ -24,7 +25,9 @@ from lben.certify.certificate import Certificate
 from lben.certify.contraction import Contraction, FrequencyTest, contraction, frequency_test
 from lben.certify.enclose import Enclosure, enclose
 from lben.certify.gain import IncrementalGain, incremental_gain
+from lben.certify.interval import CertifiedInterval, certified_interval
 from lben.certify.lipschitz import certify, product_bound, tightest_bound, well_posed
+from lben.certify.local import LocalBound, local_bound
 from lben.certify.lower import LowerBound, lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
 from lben.certify.wellposed import WellPosedness
@@ -44,7 +47,9 @@ from lben.errors import (
     NotWellPosed,
 )
 from lben.experiments import baselines
-from lben.files import load, save
+from lben.export.domains import InBall, InBox
+from lben.export.network import Exported, export
+from lben.files import Card, load, pretrained, save
 from lben.layers.equilibrium import ImageLBEN
 from lben.layers.graph import read
 from lben.layers.parallel import Parallel
@@ -56,6 +61,7 @@ from lben.networks.convolutional import ConvLBEN, ConvMON, ConvNetwork, ConvUnco
 from lben.networks.dense import LBEN, MON, EquilibriumNetwork, Start, UnconstrainedEN
 from lben.networks.imported import Residual, from_sequential
 from lben.networks.layered import LayeredNetwork
+from lben.networks.published import Imported, import_checkpoint
 from lben.networks.solution import Solution
 from lben.normalize import Normalize
 from lben.solvers.anderson import Anderson
@@ -92,8 +98,10 @@ __all__ = [
     "Blocks",
     "BoundNotMet",
     "Box",
+    "Card",
     "Certificate",
     "CertifiedAccuracy",
+    "CertifiedInterval",
     "CertifiedRadius",
     "ContractingODE",
     "Contraction",
@@ -111,8 +119,10 @@ __all__ = [
     "Elementwise",
     "Enclosure",
     "EquilibriumNetwork",
+    "Exported",
     "Extragradient",
     "ForwardBackward",
+    "Framed",
     "FrequencyTest",
     "Geometry",
     "GroupSoftThreshold",
@@ -120,6 +130,9 @@ __all__ = [
     "Identity",
     "ImageLBEN",
     "ImageWeights",
+    "Imported",
+    "InBall",
+    "InBox",
     "IncrementalGain",
     "InvalidActivation",
     "InvalidFile",
@@ -128,6 +141,7 @@ __all__ = [
     "LbenError",
     "LeakyReLU",
     "Lengths",
+    "LocalBound",
     "LowerBound",
     "MaxMin",
     "Metric",
@@ -162,16 +176,21 @@ __all__ = [
     "attack",
     "baselines",
     "certified_accuracy",
+    "certified_interval",
     "certified_radius",
     "certify",
     "contraction",
     "data",
     "enclose",
+    "export",
     "frequency_test",
     "from_sequential",
+    "import_checkpoint",
     "incremental_gain",
     "lipschitz_lower_bound",
     "load",
+    "local_bound",
+    "pretrained",
     "product_bound",
     "read",
     "save",

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict, place
-from lben.certify.evaluator import Evaluator
+from lben.certify.evaluator import Evaluator, placed
 from lben.certify.radius import check_labels, check_sizes
 from lben.certify.subject import Examined
 from lben.checks import need
@@ -100,7 +100,8 @@ def attack(
     """Look for inputs near x, in the l2 norm, that get a class other than y.
 
     x: pixels, shape (B, d), or images for a convolutional network, within `bounds`, to which attacked inputs are
-        clipped; the network normalises them itself.
+        clipped; the network normalises them itself. They may be on any device, where the result lies, too: gradients
+        are those of the network where it is, and what they lead to is judged on the CPU.
     epsilons: the sizes allowed, in `domain`: distances at the network's input (after `Normalize`), or in pixels.
     method: "fgm", one step along the gradient; "pgd", the default, `steps` projected steps from each of `restarts`
         random starts; "deepfool", which looks for the nearest wrong class, and whose one answer serves every size.
@@ -123,7 +124,8 @@ def attack(
         torch.manual_seed(checks.seed(seed))
         found = _run(tool, method, _target(net, evaluator), bounds, x, labels, sizes, batch_size, progress)
     attacked = _within(x.to("cpu", torch.float64), found, sizes.pixels, bounds, x.dtype)
-    return _judged(evaluator, method, sizes, x, attacked, labels, batch_size, every=paper_protocol)
+    judged = _judged(evaluator, method, sizes, x, attacked, labels, batch_size, every=paper_protocol)
+    return placed(judged, x.device)
 
 
 def _method(method: AttackMethod | None, domain: Domain, paper_protocol: bool) -> AttackMethod:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from lben.errors import InvalidInput, MissingExtra, NotFinite
 
@@ -92,6 +93,31 @@ def converted(tensor: Tensor, target: torch.dtype | torch.device | str) -> Tenso
         raise InvalidInput(f"Weights cannot go to {target!r}: {str(error).splitlines()[0]}.") from error
 
 
+def placement(device: torch.device | str | int | None, dtype: torch.dtype | None) -> None:
+    """Pass a device that is there and a dtype that networks have; None for either is what torch takes by itself."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype in FLOATS):
+        raise InvalidInput(f"dtype must be torch.float32 or torch.float64, not {dtype!r}.")
+    if device is not None:
+        known_device(device)
+
+
+def known_device(device: torch.device | str | int) -> torch.device:
+    """`device`, if there is such a one here."""
+    if isinstance(device, bool) or not isinstance(device, torch.device | str | int):
+        raise InvalidInput(f'device must be a torch.device or its name, such as "cuda", not {device!r}.')
+    try:
+        return torch.empty(0, device=device).device
+    except (
+        AssertionError,
+        OverflowError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:  # torch has many words
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise InvalidInput(f"There is no device {str(device)!r} here: {reason}.") from error
+
+
 def floating(name: str, tensor: Tensor) -> Tensor:
     """`tensor` if it is a dense real tensor of single or double precision."""
     if not isinstance(tensor, Tensor):
@@ -106,10 +132,11 @@ def floating(name: str, tensor: Tensor) -> Tensor:
 
 def finite(name: str, tensor: Tensor) -> Tensor:
     """`tensor` if it has values, and among them no NaN and no infinity."""
-    bad = ~torch.isfinite(there(name, tensor))
+    values = peeled(there(name, tensor))
+    bad = ~torch.isfinite(values)
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])
-        raise NotFinite(f"{name} holds {tensor[where].item()} at index {where}: every entry must be finite.")
+        raise NotFinite(f"{name} holds {values[where].item()} at index {where}: every entry must be finite.")
     return tensor
 
 
@@ -132,7 +159,7 @@ def there(name: str, tensor: Tensor) -> Tensor:
 
 def finite_sum(result: Tensor, **causes: Tensor | None) -> None:
     """Pass a `result` whose sum is finite at the cost of one call; else name the first cause that is not finite."""
-    if math.isfinite(result.sum().item()):
+    if math.isfinite((peeled(result) if transformed() else result).sum().item()):
         return
     for name, tensor in causes.items():
         if tensor is not None:
@@ -191,3 +218,21 @@ def need(package: str, purpose: str, *, extra: str) -> Any:
     except ImportError as error:
         reason = str(error).strip().splitlines()[0]
         raise MissingExtra(f"{purpose} needs {package}, which is there but cannot be imported: {reason}") from error
+
+
+def transformed() -> bool:
+    """Whether tensors may be wrapped: by a transform of torch.func, a batch of gradients, or forward-mode AD.
+
+    What decides by the values of tensors, or writes into them, must then look at `peeled` ones, or stand inside an
+    autograd function, whose forward pass gets plain tensors.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
+
+
+def peeled(tensor: Tensor) -> Tensor:
+    """The values of a tensor within all its wrappers, of every slice at once where a vmap has made slices of it."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor

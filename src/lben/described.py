@@ -10,6 +10,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from inspect import signature
 from itertools import groupby
 from numbers import Integral, Real
 from typing import Any, ClassVar, TypeVar
@@ -170,6 +171,12 @@ def made(make: Callable[[], M], tensors: dict[str, Tensor]) -> M:
             raise InvalidInput(f"{name} must have shape {tuple(shape)}, not {tuple(tensors[name].shape)}.")
     with torch.random.fork_rng(devices=[]):
         return make()
+
+
+def arguments(kind: type[Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Those options that the constructor takes; a description does not say on which device something is made."""
+    known = signature(kind).parameters.keys() - {"device", "dtype"}
+    return {name: value for name, value in options.items() if name in known}
 
 
 def agree(what: str, description: dict[str, Any], own: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import uuid
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,56 @@ def read_tensors(path: str | os.PathLike[str], key: str, what: str) -> tuple[dic
     if type(found) is not int or found != FORMAT:
         raise InvalidFile(f"{path} has format {found}, but this version of lben reads {FORMAT}.")
     return description, tensors
+
+
+def read_foreign_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The floating-point tensors of a state dict that others wrote, by torch or as safetensors, on the CPU.
+
+    Of a pickle nothing is read but tensors and plain containers: no code in it can run. Raises InvalidFile.
+    """
+    try:
+        if not Path(path).is_file():
+            raise InvalidFile(f"{path} is not a file.")
+        with open(path, "rb") as file:
+            head = file.read(9)
+        if head[8:] == b"{":  # safetensors: the length of the header, and the header
+            with safe_open(path, framework="pt") as opened:
+                if "lben" in (opened.metadata() or {}):
+                    raise InvalidFile(f"{path} was written by lben.save: lben.load reads it.")
+                content: Any = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        else:
+            if torch.__version__ < "2.6":  # CVE-2025-32434
+                raise InvalidInput(
+                    f"Before torch 2.6 a crafted file could run code in its reader, and this is {torch.__version__}: "
+                    f"read {path} with a later one, or as safetensors."
+                )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's words on old formats
+                content = torch.load(path, map_location="cpu", weights_only=True)
+    except LbenError:
+        raise
+    except Exception as error:  # whatever the damage leads to
+        raise InvalidFile(
+            f"{path} cannot be read as a file of tensors alone: it is damaged, no file of torch or safetensors, or "
+            f"holds more than tensors, of which the state dict would do ({type(error).__name__})."
+        ) from error
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise InvalidFile(f"{path} holds a {type(content).__name__}, and not tensors by their names.")
+    return {name: _solid(path, name, tensor) for name, tensor in content.items()}
+
+
+def _solid(path: str | os.PathLike[str], name: str, tensor: object) -> Tensor:
+    """A tensor of which the file holds every number."""
+    if not isinstance(tensor, Tensor) or tensor.dtype not in (torch.float32, torch.float64):
+        kind = str(tensor.dtype)[6:] if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise InvalidFile(f"{path} holds {name[:60]}, which is {kind}, and not a tensor of float32 or float64.")
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        raise InvalidFile(f"{path} holds {name[:60]}, which is not a dense tensor.")
+    if tensor.untyped_storage().nbytes() < tensor.numel() * tensor.itemsize:
+        raise InvalidFile(f"{path} holds {name[:60]} of shape {tuple(tensor.shape)}, but fewer numbers than that.")
+    if not bool(torch.isfinite(tensor).all()):
+        raise InvalidFile(f"{path} holds {name[:60]}, in which some entries are not finite.")
+    return tensor.detach().contiguous()
 
 
 def _digest(text: str, tensors: dict[str, Tensor]) -> str:

@@ -1,18 +1,25 @@
 """Networks on disk: one safetensors file whose header holds their description. No pickle, so no code can run.
 
+Some trained ones ship with the package, each with a card that says what made it and what was measured of it.
+
 What a file says is checked field by field, and the sizes it claims against the tensors that it holds, before anything
 is made of it. What comes out says of itself what the file says.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from typing import Any
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from lben import checks
+from lben.data import Columns
 from lben.described import stored_tensors
 from lben.disk import WRONG, read_tensors, write_tensors
 from lben.dynamics.contracting import ContractingODE
@@ -21,15 +28,17 @@ from lben.layers.description import build_stack, describe_stack, stack_tensors
 from lben.layers.reading import read
 from lben.layers.stack import Sequential
 from lben.networks.base import BaseNetwork
+from lben.networks.dense import EquilibriumNetwork
 from lben.networks.description import NETWORKS, Kinds, build_network, check_own
 
 KINDS: Kinds = {**NETWORKS, ContractingODE.__name__: ContractingODE}
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def save(net: BaseNetwork | Sequential, path: str | os.PathLike[str]) -> None:
+def save(net: BaseNetwork | Sequential, path: str | os.PathLike[str], *, columns: Columns | None = None) -> None:
     """Write a network, or a stack of stages, to a file: to a temporary one first, so that no half of it is ever left.
 
+    columns: of the table that a dense network takes, which the file is to know; `lben.data.read_columns` reads them.
     Nothing is written that `load` would not read.
     """
     if type(net) is not Sequential and type(net) not in KINDS.values():
@@ -40,6 +49,8 @@ def save(net: BaseNetwork | Sequential, path: str | os.PathLike[str]) -> None:
         read(list(net), net.in_shape)  # refuses hooks, and what does not fit
     tensors = {name: checks.there(name, tensor) for name, tensor in _tensors(net).items()}
     description = _describe(net)
+    if columns is not None:
+        description["columns"] = _checked(columns, net).describe()
     try:
         _build(description, tensors)
     except WRONG as error:
@@ -47,15 +58,95 @@ def save(net: BaseNetwork | Sequential, path: str | os.PathLike[str]) -> None:
     write_tensors(path, "lben", description, tensors)
 
 
-def load(path: str | os.PathLike[str]) -> Any:
-    """Read a network or a stack that `save` wrote, on the CPU and in training mode; raises InvalidFile for all else."""
+def load(path: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Any:
+    """Read a network or a stack that `save` wrote, in training mode; raises InvalidFile for all else.
+
+    device: where it goes; the CPU if not given, wherever it was when it was saved.
+    """
+    checks.placement(device, None)
     description, tensors = read_tensors(path, "lben", "a network")
     try:
-        return _build(description, tensors)
+        return _build(description, tensors).to(device=device)
     except MissingExtra:
         raise
     except WRONG as error:
         raise InvalidFile(f"{path} does not describe a network: {_reason(error)}") from error
+
+
+@dataclass(frozen=True)
+class Card:
+    """A trained network of the package: what made it, and what was measured of it on all `images` test images.
+
+    error: the share of them with a wrong class. bound: the smallest Lipschitz bound that a diagonal metric proves, at
+    the network's input. certified: the share of them proved to keep the right class within each radius, in pixels.
+    versions: of the packages that trained it. sha256: of its file.
+    """
+
+    name: str
+    kind: str
+    hidden: int
+    gamma: float | None
+    command: str
+    recipe: str
+    seed: int
+    versions: dict[str, str]
+    images: int
+    error: float
+    bound: float
+    certified: dict[str, float]
+    sha256: str
+
+    def __str__(self) -> str:
+        proved = ", ".join(f"{100 * share:.1f} % within {radius}" for radius, share in self.certified.items())
+        return (
+            f"{self.name}: {self.kind} of {self.hidden} units, {100 * self.error:.2f} % error, "
+            f"Lipschitz bound {self.bound:.4g} at the input; certified {proved} pixels."
+        )
+
+
+class Cards(tuple[Card, ...]):
+    """Cards, one a line."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+
+@overload
+def pretrained() -> Cards: ...
+
+
+@overload
+def pretrained(name: str) -> BaseNetwork: ...
+
+
+def pretrained(name: str | None = None) -> Cards | BaseNetwork:
+    """A network that ships with the package, in evaluation mode; without a name, the cards of all of them.
+
+    name: such as "mnist-gamma-1", an LBEN trained on MNIST with gamma = 1, of 784 pixels in [0, 1] to 10 logits.
+    Raises InvalidInput for another name, and InvalidFile if the file is not the one that its card is about.
+    """
+    folder = resources.files("lben.data")
+    found = [file for file in folder.iterdir() if file.name.endswith(".json")]
+    cards = {card.name: card for card in (Card(**json.loads(file.read_text("utf-8"))) for file in found)}
+    if name is None:
+        return Cards(cards[key] for key in sorted(cards))
+    if not isinstance(name, str) or name not in cards:
+        raise InvalidInput(f"There is no pretrained network {name!r}: there are {', '.join(sorted(cards))}.")
+    with resources.as_file(folder.joinpath(f"{name}.safetensors")) as path:
+        net: BaseNetwork = load(path)
+        if hashlib.sha256(path.read_bytes()).hexdigest() != cards[name].sha256:
+            raise InvalidFile(f"{path} is not the file that its card is about: install lben again.")
+    return net.eval()
+
+
+def _checked(columns: Columns, net: BaseNetwork | Sequential) -> Columns:
+    """The columns, if they can be those of the network."""
+    if not isinstance(columns, Columns):
+        raise InvalidInput(f"columns must be lben.data.Columns, not {type(columns).__name__}.")
+    if not isinstance(net, EquilibriumNetwork):
+        raise InvalidInput(f"Columns are for dense equilibrium networks, not for a {type(net).__name__}.")
+    columns.check_fits(net.in_features, net.out_features)
+    return columns
 
 
 def _tensors(net: BaseNetwork | Sequential) -> dict[str, Tensor]:
@@ -74,6 +165,15 @@ def _describe(net: BaseNetwork | Sequential) -> dict[str, Any]:
 def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> BaseNetwork | Sequential:
     """The network, made only once all that is said of it agrees with its tensors; no random stream is moved."""
     described = dict(description)
+    columns = described.pop("columns", None)
+    known = None if columns is None else Columns.read(columns)
+    net = _build_network(described, tensors)
+    if known is not None:
+        _checked(known, net)
+    return net
+
+
+def _build_network(described: dict[str, Any], tensors: dict[str, Tensor]) -> BaseNetwork | Sequential:
     name, dtype = described.pop("network", None), described.pop("dtype", None)
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise InvalidFile(f"dtype must be float32 or float64, not {dtype!r}.")

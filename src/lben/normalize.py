@@ -21,14 +21,23 @@ class Normalize(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, mean: float | Sequence[float] | Tensor, std: float | Sequence[float] | Tensor) -> None:
+    def __init__(
+        self,
+        mean: float | Sequence[float] | Tensor,
+        std: float | Sequence[float] | Tensor,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
-        self.register_buffer("mean", _statistic("mean", mean))
-        self.register_buffer("std", _statistic("std", std))
+        checks.placement(device, dtype)
+        self.register_buffer("mean", _statistic("mean", mean, dtype))
+        self.register_buffer("std", _statistic("std", std, dtype))
         sizes = (self.mean.numel(), self.std.numel())
         if min(sizes) > 1 and sizes[0] != sizes[1]:
             raise InvalidInput(f"mean has {sizes[0]} entries and std {sizes[1]}: they must be as many, or one.")
         self.validate()
+        self.to(device=device)
 
     def validate(self) -> Normalize:
         """This stage, if its numbers are finite and every std is above 0: they may have been set since it was made."""
@@ -56,6 +65,14 @@ class Normalize(nn.Module):
         made = Normalize(0.0, 1.0).to(self.std)
         for name in ("mean", "std"):
             setattr(made, name, getattr(self, name).expand(self.features).repeat_interleave(times))
+        return made
+
+    def selected(self, features: list[int]) -> Normalize:
+        """The same for some of the features alone."""
+        made = Normalize(0.0, 1.0).to(self.std)
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            setattr(made, name, values if values.numel() == 1 else values[features])
         return made
 
     def describe(self) -> list[int]:
@@ -96,9 +113,9 @@ def _check(mean: Tensor, std: Tensor) -> None:
         raise InvalidInput(f"std must be above 0 in every entry, but its smallest is {float(std.min()):.6g}.")
 
 
-def _statistic(name: str, value: float | Sequence[float] | Tensor) -> Tensor:
+def _statistic(name: str, value: float | Sequence[float] | Tensor, dtype: torch.dtype | None) -> Tensor:
     try:
-        tensor = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone().reshape(-1)
+        tensor = torch.as_tensor(value, dtype=dtype or torch.get_default_dtype()).detach().clone().reshape(-1)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInput(f"{name} must be a number or one number a feature, not {value!r}.") from error
     if tensor.numel() == 0:

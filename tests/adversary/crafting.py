@@ -20,6 +20,7 @@ from safetensors.torch import save as serialize
 from torch import Tensor, nn
 
 import lben
+from lben import data
 from lben.disk import _digest
 from tests.adversary.guard import TooLong, hurry
 from tests.adversary.tally import Tally
@@ -37,6 +38,7 @@ KINDS: tuple[Callable[[], Any], ...] = (
     lambda: lben.ConvLBEN((1, 3, 3), 2, 2, gamma=1.0, pool=1, metric="channel"),
     lambda: lben.ConvLBEN((1, 3, 3), 2, 2, gamma=1.0, pool=1, metric="pixel", solver=lben.FISTA()),
     lambda: lben.ConvMON((1, 3, 3), 2, 2, pool=3, padding=0),
+    lambda: lben.ConvMON((1, 3, 3), 2, 2, pool=1, activation=lben.Framed(3, 3, 2, 1, lben.Tanh())),
     lambda: lben.from_sequential(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))),
     lambda: lben.Sequential(
         *(lben.Normalize(0.5, 0.25), nn.Linear(3, 4), nn.BatchNorm1d(4), lben.SLL(4, activation=lben.Tanh())),
@@ -49,6 +51,13 @@ KINDS: tuple[Callable[[], Any], ...] = (
         in_shape=(1, 6, 6),
     ).double(),
     lambda: lben.Sequential(lben.ImageLBEN(1, 2, 1, gamma=1.0), nn.MaxPool2d(3), nn.Flatten(), in_shape=(1, 3, 3)),
+)
+_COLUMNS = (
+    None,
+    data.Columns((data.Column("a"), data.Column("b", ("x", "y"))), (data.Target("t", ("u", "v")),)),
+    data.Columns(
+        (data.Column("a"), data.Column("b"), data.Column("c")), (data.Target("t"), data.Target("s", None, 2.0))
+    ),
 )
 _JUNK: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 3, 10**6, 10**30, 0.5, -0.5, 1e300, 1e-300, float("nan"), float("inf")),
@@ -184,7 +193,8 @@ def trial(seed: int, tally: Tally, folder: Path) -> None:
     r = Random(f"file {seed}")
     torch.manual_seed(seed)
     net, whole, damaged = r.choice(KINDS)(), folder / "whole.safetensors", folder / "damaged.safetensors"
-    lben.save(net, whole)
+    known = isinstance(net, lben.EquilibriumNetwork) and (net.in_features, net.out_features) == (3, 2)
+    lben.save(net, whole, columns=r.choice(_COLUMNS) if known else None)
     content = whole.read_bytes()
     how = r.choice(("flipped", "rearranged", "edited"))
     where = f"seed {seed}: {type(net).__name__}, {how}"
@@ -206,6 +216,9 @@ def trial(seed: int, tally: Tally, folder: Path) -> None:
     try:
         hurry(True)
         loaded = lben.load(damaged)
+        found = data.read_columns(damaged)
+        if how != "edited" and found != data.read_columns(whole):
+            tally.fail(f"{how}: other columns", where)
         tally.count("loaded")
         judge(tally, where, how, net, loaded, damaged, folder)
     except lben.LbenError:
@@ -222,7 +235,7 @@ def trial(seed: int, tally: Tally, folder: Path) -> None:
 
 def judge(tally: Tally, where: str, how: str, net: Any, loaded: Any, damaged: Path, folder: Path) -> None:
     """A damaged file that can be read is the network it was; an edited one is what it says, and saves as such."""
-    x = torch.rand(2, net.in_features).to(next(net.parameters()).dtype)
+    x = torch.rand(2, net.in_features).to(next(chain(net.parameters(), net.buffers())).dtype)
     if how != "edited":
         if not same(net, loaded, x):
             tally.fail(f"{how}: another network", where)

@@ -24,7 +24,10 @@ from tests.adversary.tally import Tally
 
 _MORE: dict[str, Any] = {
     **{f"train.{name}": getattr(train, name) for name in ("fit", "error_rate", "TrainConfig", "CrossEntropy")},
-    **{f"data.{name}": getattr(data, name) for name in ("ImageData", "RegressionData", "pixels", "mnist", "svhn")},
+    **{f"data.{name}": getattr(data, name) for name in ("ImageData", "ClassificationData", "RegressionData")},
+    **{f"data.{name}": getattr(data, name) for name in ("pixels", "mnist", "svhn", "Table", "Column", "Target")},
+    **{f"data.{name}": getattr(data, name) for name in ("Columns", "read_table", "read_columns", "columns_of")},
+    "data.table_data": data.table_data,
     **{f"baselines.{name}": getattr(baselines, name) for name in baselines.__all__},
 }
 _HOOKS = {  # public for the library's own loops, which call them with objects of their own making
@@ -42,7 +45,7 @@ _HOOKS = {  # public for the library's own loops, which call them with objects o
         "jacobian",
         "contains",
     ),
-    *("batch", "test_batches", "errors", "words", "step_size", "automatic_alpha"),
+    *("batch", "test_batches", "errors", "words", "step_size", "automatic_alpha", "require", "cell", "check_fits"),
 }
 _RARE = {"attack", "train.fit", "baselines.train_lipnn", "lipschitz_lower_bound", "Elementwise", "incremental_gain"}
 _PATHS = {"path", "folder", "root"}
@@ -59,7 +62,7 @@ def targets() -> list[tuple[str, Callable[[], Any]]]:
     makers = [*values.NETWORKS, *values.ACTIVATIONS, *values.SETS, *values.SOLVERS]
     makers += [values.weights, values.conv_weights, values.images, lambda: lben.Normalize(0.5, 0.5)]
     makers += [lambda: values.lben_net().solve(torch.rand(2, 3)), lambda: lben.certify(values.lben_net())]
-    makers += [lambda: train.TrainConfig(), lambda: baselines.LMT(3, 4, 2)]
+    makers += [lambda: train.TrainConfig(), lambda: baselines.LMT(3, 4, 2), values.table, values.columns]
     for make in makers:
         kind = type(make())
         for method in dir(kind):

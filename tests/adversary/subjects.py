@@ -251,8 +251,8 @@ HERDS: dict[Callable[[Random], Prey], int] = {  # and how many networks of each 
     dense: 4,
     monotone: 4,
     mixed: 3,
-    convolutional: 3,
-    imported: 20,
-    grouped: 13,
-    changed: 5,
+    convolutional: 2,
+    imported: 12,
+    grouped: 8,
+    changed: 3,
 }

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tests.adversary.claims import convolutional, dense, eliminated, extreme, grouped, images, imported, passing
+from tests.adversary.promises import promised
 from tests.adversary.stacks import linear_stack
 from tests.adversary.tally import Tally, single_thread
 from tests.adversary.truths import linear, posed, searched, signals, steep
@@ -28,6 +29,7 @@ KINDS: dict[Kind, int] = {  # and how many of each kind make one round of the lo
     linear: 15,
     steep: 6,
     linear_stack: 16,
+    promised: 40,
 }
 
 
@@ -41,7 +43,7 @@ def run(kind: Kind, first: int, count: int, record_property: Callable[[str, obje
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_certificates_are_exactly_true(kind: Kind, record_property: Callable[[str, object], None]) -> None:
-    run(kind, 0, KINDS[kind] // 2, record_property)
+    run(kind, 0, KINDS[kind] // 3, record_property)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from tests.adversary.tally import Tally, single_thread
 
 _SLACK = 1e-13  # what rounding may do to a quotient of two norms
 Bounds = dict[str, float]
-HERDS = {**EQUILIBRIA, stacked: 6}
+HERDS = {**EQUILIBRIA, stacked: 4}
 
 
 def claims(tally: Tally, where: str, prey: Prey) -> Bounds:
@@ -113,7 +113,24 @@ def hunt(tally: Tally, r: Random, where: str, prey: Prey, count: int, rounds: in
         first = first + prey.spread * 10 ** (-4 * torch.rand(count, 1, generator=g, dtype=torch.float64)) * noise(count)
         lengths = prey.spread * 10 ** (-6 * torch.rand(count, 1, generator=g, dtype=torch.float64))
         second = first + lengths * steepest(prey, first)[1]
-    within_radius(tally, where, prey, first[: count // 10], noise)
+    for local in (False, True):
+        within_radius(tally, where, prey, first[: count // 10], noise, local)
+    near(tally, where, prey, first[: count // 10], g)
+
+
+def near(tally: Tally, where: str, prey: Prey, x: Tensor, g: torch.Generator) -> None:
+    """Walk within a radius, anywhere, and where it is steepest: no local bound is exceeded."""
+    radius = prey.spread * 10 ** (-3 * float(torch.rand(1, generator=g)))
+    found = tally.attempt("local", where, lambda: lben.local_bound(prey.net, x, radius, domain=prey.domain))
+    if found is None or not len(x):
+        return
+    for k in range(6):
+        direction = torch.randn(x.shape, generator=g, dtype=torch.float64) if k % 2 else steepest(prey, x)[1]
+        share = 10 ** (-2 * torch.rand(len(x), 1, generator=g, dtype=torch.float64)) * (1 - 1e-12) * (-1) ** (k // 2)
+        step = direction / torch.linalg.vector_norm(direction, dim=1, keepdim=True) * radius * share
+        whole, _, _ = slopes(prey, x, x + step)
+        tally.count("pairs", len(x))
+        compare(tally, where, prey, {"local bound": 1.0}, whole / found.gamma.clamp(min=1e-300), x, x + step)
 
 
 def compare(tally: Tally, where: str, prey: Prey, bounds: Bounds, whole: Tensor, first: Tensor, second: Tensor) -> None:
@@ -128,9 +145,9 @@ def compare(tally: Tally, where: str, prey: Prey, bounds: Bounds, whole: Tensor,
             )
 
 
-def within_radius(tally: Tally, where: str, prey: Prey, x: Tensor, noise: Callable[[int], Tensor]) -> None:
+def within_radius(tally: Tally, where: str, prey: Prey, x: Tensor, noise: Callable[[int], Tensor], local: bool) -> None:
     """Walk as far as the radius allows, straight to the nearest other class and anywhere else."""
-    ask = lambda: lben.certified_radius(prey.net, x, domain=prey.domain)  # noqa: E731
+    ask = lambda: lben.certified_radius(prey.net, x, domain=prey.domain, local=local)  # noqa: E731
     found = tally.attempt("radius", where, ask)
     if found is None or not len(x):
         return

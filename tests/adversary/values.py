@@ -13,8 +13,12 @@ from torch import nn
 
 import lben
 from lben import baselines, data, train
+from tests.networks.published_files import dense_mon
 
 Make = Callable[[], Any]
+
+
+X6 = np.random.default_rng(0).random((6, 3))
 
 
 def images() -> data.ImageData:
@@ -24,6 +28,14 @@ def images() -> data.ImageData:
 
 def regression() -> data.RegressionData:
     return data.RegressionData(torch.rand(6, 3), torch.rand(6, 2), torch.rand(2, 3), torch.rand(2, 2))
+
+
+def table() -> data.Table:
+    return data.Table({"a": np.arange(6.0), "b": ("x", "y") * 3, "t": np.arange(6.0) ** 2, "u": ("1", "2", "3") * 2})
+
+
+def columns() -> data.Columns:
+    return data.columns_of(table(), ["u"])
 
 
 def lben_net() -> lben.LBEN:
@@ -60,6 +72,7 @@ NETWORKS: list[Make] = [
     layered,
     conv,
     lambda: lben.ConvLBEN((1, 3, 3), 2, 2, gamma=1.0, pool=1, metric="pixel", solver=lben.ForwardBackward()).eval(),
+    lambda: lben.ConvMON((1, 3, 3), 2, 2, pool=1, activation=lben.Framed(3, 3, 2)).eval(),
 ]
 ACTIVATIONS: list[Make] = [
     lben.ReLU,
@@ -72,6 +85,7 @@ ACTIVATIONS: list[Make] = [
     lambda: lben.Projection(lben.Ball(2)),
     lambda: lben.Blocks([(lben.Softmax(2), 2), (lben.ReLU(), 2)]),
     lambda: lben.Elementwise(torch.tanh),
+    lambda: lben.Framed(3, 3, 2),
 ]
 SETS: list[Make] = [
     lambda: lben.Box(0.0, 1.0),
@@ -113,8 +127,8 @@ GOOD: dict[str, list[Make]] = {
     "normalize": [lambda: None, lambda: lben.Normalize(0.5, 0.5)],
     "loss": [train.CrossEntropy, train.MeanSquare],
     "config": _CONFIG,
-    "data": [images, regression],
-    "domain": [lambda: "input", lambda: "pixels"],
+    "data": [images, regression, lambda: (torch.rand(6, 3), torch.tensor([0, 1] * 3)), lambda: (X6, X6[:, :2])],
+    "domain": [lambda: "input", lambda: "pixels", lambda: lben.InBox(0.0, 1.0)],
     "skip": [lambda: "linear", lambda: "identity"],
     "metric": [lambda: "channel", lambda: "pixel", lambda: "identity"],
     "geometry": [lambda: lben.Geometry((1, 3, 3), 0, 1)],
@@ -134,6 +148,8 @@ GOOD: dict[str, list[Make]] = {
     "entries": [rows(2), lambda: None],
     "C": [lambda: [[1.0, 0.0], [0.0, 1.0]]],
     "d": [lambda: [1.0, 1.0]],
+    "accuracy": [lambda: 1e-2, lambda: 1e-4],
+    "center": [lambda: 0.5, lambda: [0.0, 0.5, 1.0]],
     "low": [lambda: 0.0, lambda: [0.0, 0.0]],
     "high": [lambda: 1.0, lambda: [1.0, 2.0]],
     "mean": [lambda: 0.5, lambda: [0.5] * 3],
@@ -161,10 +177,28 @@ GOOD: dict[str, list[Make]] = {
     "t": [lambda: torch.linspace(0, 1, 3)],
     "target": [lambda: torch.float64],
     "dtype": [lambda: torch.float64, lambda: None],
+    "name": [lambda: "mnist-mon", lambda: None, lambda: "a", lambda: "b"],
+    "border": [lambda: 1],
+    "m": [lambda: 1.0, lambda: 0.1],
+    "device": [lambda: None, lambda: "cpu", lambda: torch.device("cpu")],
+    "test": [lambda: None, lambda: 0.5, lambda: (torch.rand(2, 3), torch.tensor([0, 1])), table],
     "train_images": [lambda: images().train_images],
     "train_labels": [lambda: images().train_labels],
     "test_images": [lambda: images().test_images],
     "test_labels": [lambda: images().test_labels],
+    "table": [table],
+    "targets": [lambda: ["t"], lambda: ["u"], lambda: ["t", "u"], lambda: (data.Target("t"),)],
+    "task": [lambda: None, lambda: "classification", lambda: "regression"],
+    "holdout": [lambda: 0.3],
+    "columns": [columns, lambda: None, lambda: {"a": np.arange(3.0), "b": ("x", "y", "z")}],
+    "inputs": [lambda: (data.Column("a"), data.Column("b", ("x", "y")))],
+    "texts": [lambda: None, lambda: ("x", "y")],
+    "classes": [lambda: None, lambda: ("x", "y")],
+    "description": [lambda: columns().describe()],
+    "names": [lambda: ["a"]],
+    "index": [lambda: 0],
+    "features": [lambda: None, lambda: [0], lambda: [2, 1]],
+    "outputs": [lambda: None, lambda: [0], lambda: [1]],
     "train_inputs": [rows(6, 3)],
     "train_targets": [rows(6, 2)],
     "test_inputs": [rows(2, 3)],
@@ -246,9 +280,24 @@ def paths(r: Random, folder: Path) -> Any:
     saved = folder / "work" / "network.safetensors"
     if not saved.exists():
         lben.save(lben_net(), saved)
+    foreign = folder / "work" / "foreign.params"
+    if not foreign.exists():
+        torch.save(dense_mon(3), foreign)
     broken = folder / "work" / "broken.safetensors"
     broken.write_bytes(b"not a network")
-    inside = [saved, str(saved), broken, folder / "work" / "new.safetensors", folder / "work", folder / "no" / "where"]
+    rows = folder / "work" / "rows.csv"
+    rows.write_text("a,b,t\n1,x,2\n2,y,3\n")
+    inside = [
+        saved,
+        str(saved),
+        broken,
+        rows,
+        str(rows),
+        folder / "work" / "new.safetensors",
+        folder / "work",
+        folder / "no" / "where",
+        *[foreign] * 4,
+    ]
     return r.choice([*inside, "relative", "", None, 0.5, b"bytes", [], object(), Path("relative")])
 
 

@@ -150,6 +150,14 @@ class TestConformance:
         rough = lben.enclose(net, x, solver=lben.PeacemanRachford(tolerance=1e-3))
         assert bool(((rough.y - found.y).abs() <= rough.error + found.error).all())
 
+    def test_outputs_within_a_radius_lie_in_their_interval(self, net: Any, x: Tensor) -> None:
+        found = lben.certified_interval(net, x, 0.5, domain="pixels")
+        moved = torch.randn(x.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        near = lben.enclose(net, x + 0.5 * moved / torch.linalg.vector_norm(moved, dim=1, keepdim=True))
+        assert bool((near.y + near.error >= found.low).all())
+        assert bool((near.y - near.error <= found.high).all())
+        assert bool((found.bounds <= lben.product_bound(net, domain="pixels") * 1.005).all())
+
     def test_nothing_inside_a_radius_has_another_class(self, net: Any, x: Tensor) -> None:
         pairwise, joint = (lben.certified_radius(net, x, pairwise=flag, domain="pixels") for flag in (True, False))
         assert torch.equal(pairwise.predicted, net(x).argmax(dim=-1))

@@ -22,8 +22,15 @@ def recomputed(net: lben.EquilibriumNetwork, lower: lben.LowerBound) -> float:
     return float(torch.linalg.vector_norm(y1 - y2) / torch.linalg.vector_norm(lower.inputs[0] - lower.inputs[1]))
 
 
-@pytest.mark.parametrize("gamma", [0.2, 1.0])
-@pytest.mark.parametrize("with_data", [True, False])
+@pytest.mark.parametrize(
+    ("gamma", "with_data"),
+    [
+        (0.2, False),
+        (1.0, True),
+        pytest.param(0.2, True, marks=pytest.mark.slow),
+        pytest.param(1.0, False, marks=pytest.mark.slow),
+    ],
+)
 def test_ninety_per_cent_of_the_tightest_bound_on_mnist(gamma: float, with_data: bool) -> None:
     net = mnist_network(gamma)
     x = pixels(embedded_mnist().test_images) if with_data else None

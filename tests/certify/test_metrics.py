@@ -27,6 +27,7 @@ def test_barrier_and_scs_agree(kind: str, n: int, d: int, p: int) -> None:
     assert scs.gamma == pytest.approx(barrier.gamma, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_barrier_and_scs_agree_on_mnist() -> None:
     net = mnist_network(None)
     assert lben.tightest_bound(net, solver="scs").gamma == pytest.approx(lben.tightest_bound(net).gamma, rel=1e-4)

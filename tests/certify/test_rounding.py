@@ -37,9 +37,20 @@ def slope(weights: lben.Weights) -> Fraction:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seeds)
 def test_no_bound_lies_below_what_eliminated_units_do(seed: int) -> None:
+    check_eliminated(seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(seeds)
+def test_no_bound_of_many_lies_below_what_eliminated_units_do(seed: int) -> None:
+    check_eliminated(seed)
+
+
+def check_eliminated(seed: int) -> None:
     weights = nearly_cancelled(seed)
     for rigorous in (False, True):
         try:

@@ -21,6 +21,9 @@ from torch import nn
 
 import lben
 from lben.__main__ import main
+from lben.experiments.mnist import quick, rows
+from lben.experiments.running import read_description, slug
+from tests.problems import few_images
 
 
 def call(*arguments: str, code: int = 0) -> str:
@@ -65,7 +68,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_help_names_every_command() -> None:
     said = call("--help")
-    for command in ("train", "evaluate", "certify", "attack", "reproduce", "report"):
+    for command in ("train", "evaluate", "certify", "attack", "predict", "export", "import", "reproduce", "report"):
         assert command in said
         assert "--help" in call(command, "--help")
 
@@ -79,7 +82,7 @@ def test_every_option_has_a_help_text() -> None:
             yield from commands(other)
 
     found = list(commands(typer.main.get_command(app)))
-    assert len(found) == 11
+    assert len(found) == 14
     for command in found:
         assert command.help, command.name
         for parameter in command.params:
@@ -117,6 +120,41 @@ def test_nothing_is_overwritten_unless_told_to(trained: Path) -> None:
     call("train", str(trained / "forced"), *short, "--seed", "1", "--force")
 
 
+@pytest.fixture
+def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C at the end of a second epoch, whose checkpoint is not written yet."""
+    lines = iter(range(2))
+
+    def line(bar: object, words: str) -> None:
+        if next(lines) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("lben.progress._RichBar.line", line)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize("folder", [True, False])
+def test_ctrl_c_says_how_to_go_on_with_a_training(folder: bool, tmp_path: Path) -> None:
+    command = ["train", str(tmp_path / "net"), "--embedded", "--epochs", "5", "--hidden", "5"]
+    said = call(*command, *["--run", str(tmp_path / "run")] * folder, code=130)
+    assert ("--resume goes on from the last whole epoch" if folder else "nothing is kept without --run") in said
+    assert not (tmp_path / "net").exists()
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_ctrl_c_says_how_to_go_on_with_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lben.experiments.mnist.embedded_mnist", lambda: few_images(200, 12))
+    said = call("reproduce", "mnist", str(tmp_path), "--recipe", "ours", "--quick", "--jobs", "1", code=130)
+    assert said == "Interrupted. The same command goes on from here.\n"
+    assert "--recipe ours" in read_description(tmp_path).command
+    row, *others = quick(rows("ours"))
+    assert [path.parent.name for path in tmp_path.glob("*/checkpoint.safetensors")] == [slug(row.name)]
+    history = row.train(row.network(), few_images(200, 12), tmp_path / slug(row.name), progress=False)
+    assert len(history) == row.config.epochs
+    assert not any((tmp_path / slug(other.name)).exists() for other in others)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [True, False])
 def test_an_interrupted_training_says_how_to_go_on(folder: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lben", "train", "net", "--embedded", "--epochs", "5000", "--hidden", "5"]
@@ -169,15 +207,23 @@ def test_a_stack_is_taken_as_a_network_is(tmp_path: Path) -> None:
     assert "at most, proved" in attacked
 
 
-@pytest.mark.parametrize("command", [["--version"], ["certify", "--help"]])
-def test_a_full_disk_is_one_sentence(command: list[str]) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("This system has no /dev/full")
-    with Path("/dev/full").open("w") as full:
-        run = subprocess.run(
-            [sys.executable, "-m", "lben", *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert (run.returncode, run.stderr) == (1, "Error: No space left on device.\n")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="This system has no /dev/full")
+class TestAFullDisk:
+    """It is one sentence."""
+
+    @pytest.mark.parametrize("command", [["--version"], pytest.param(["certify", "--help"], marks=pytest.mark.slow)])
+    def test_apart(self, command: list[str]) -> None:
+        with Path("/dev/full").open("w") as full:
+            run = subprocess.run(
+                [sys.executable, "-m", "lben", *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            )
+        assert (run.returncode, run.stderr) == (1, "Error: No space left on device.\n")
+
+    def test_here(self) -> None:
+        arguments = patch.object(sys, "argv", ["lben", "certify", "--help"])
+        told = pytest.raises(SystemExit, match=r"^Error: No space left on device\.$")
+        with Path("/dev/full").open("w") as full, arguments, redirect_stdout(full), told:
+            main()
 
 
 def test_a_closed_pipe_is_quiet() -> None:

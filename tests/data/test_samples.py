@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import lben
-from lben.data import ImageData, RegressionData, pixels
+from lben.data import ClassificationData, ImageData, RegressionData, pixels
 from lben.train import TrainConfig, error_rate, fit
 
 IMAGES: Any = torch.randint(0, 256, (12, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -104,6 +104,34 @@ def test_inputs_and_targets_fit_each_other(changed: dict[str, Any], words: str) 
     with pytest.raises(lben.InvalidInput, match=words):
         RegressionData(**{**whole, **changed})
     assert torch.equal(RegressionData(**dict.fromkeys(names, NUMBERS.numpy())).train_inputs, NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"train_labels": LABELS[:-1]}, "train_inputs are 12, but train_labels are 11"),
+        ({"train_labels": LABELS.float()}, "train_labels must be integers.* float32"),
+        ({"test_inputs": NUMBERS[:, :4]}, r"train on has shape \(5,\), but to test on \(4,\)"),
+        ({"test_inputs": NUMBERS / 0}, "test_inputs holds"),
+        ({"test_inputs": NUMBERS[:0], "test_labels": LABELS[:0]}, "test_inputs is empty"),
+    ],
+)
+def test_inputs_and_labels_fit_each_other(changed: dict[str, Any], words: str) -> None:
+    whole = {"train_inputs": NUMBERS, "train_labels": LABELS, "test_inputs": NUMBERS, "test_labels": LABELS}
+    with pytest.raises(lben.InvalidInput, match=words):
+        ClassificationData(**{**whole, **changed})
+
+
+def test_rows_of_any_numbers_are_classified_as_images_are() -> None:
+    """Of numbers in [0, 1], which both take, they give the same batches, errors and words."""
+    x: Any = torch.rand(12, 5)
+    rows, images = ClassificationData(x.numpy(), LABELS, x, LABELS.numpy()), ImageData(x, LABELS, x, LABELS)
+    for first, second in zip(batches(rows), batches(images), strict=True):
+        assert torch.equal(first, second)
+    outputs = torch.randn(12, 3)
+    assert torch.equal(rows.errors(outputs, LABELS), images.errors(outputs, LABELS))
+    assert (rows.words(0.125), rows.unanswered_error) == (images.words(0.125), images.unanswered_error)
+    assert torch.equal(ClassificationData(NUMBERS, LABELS, NUMBERS, LABELS).train_inputs, NUMBERS)
 
 
 def test_targets_are_never_spread_over_outputs() -> None:

@@ -18,6 +18,7 @@ from lben.experiments.regions import reproduce_regions
 from lben.experiments.report import write_report
 from lben.experiments.running import run
 from lben.experiments.study import read_run
+from tests.experiments.hasty import hasty
 from tests.problems import few_images
 
 FIGURES = ("error-against-lipschitz", "attacks", "training", "regions")
@@ -27,9 +28,10 @@ FIGURES = ("error-against-lipschitz", "attacks", "training", "regions")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     names = ("LBEN γ=1", "MON", "LMT c=1", "Lip-NN")
-    chosen = [replace(row, hidden=12) for row in quick(rows("paper"), epochs=1) if row.name in names]
-    run(chosen, few_images(300), folder, title="A tiny <run>", command="lben reproduce mnist")
-    reproduce_regions(folder, 21)
+    chosen = [replace(row, hidden=6) for row in quick(rows("paper"), epochs=1) if row.name in names]
+    with hasty():
+        run(chosen, few_images(128, 12), folder, title="A tiny <run>", command="lben reproduce mnist")
+    reproduce_regions(folder, 11)
     write_report(folder)
     return folder
 
@@ -117,7 +119,7 @@ def test_no_label_is_cut(tiny: Path) -> None:
 
 def test_the_report_counts_the_images_that_there_are(tiny: Path) -> None:
     page = (tiny / "report" / "index.md").read_text()
-    assert "one step, on all 100 test images." in page
+    assert "one step, on all 12 test images." in page
     assert "2,000" not in page
 
 

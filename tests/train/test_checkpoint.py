@@ -62,6 +62,7 @@ fit(network(), few_images(1200, 1000), TrainConfig(epochs=12, batch_size=32), fo
 )
 
 
+@pytest.mark.slow
 def test_a_killed_process_resumes_to_the_same_weights(tmp_path: Path) -> None:
     """SIGKILL at some moment, twice; then to the end. The weights are those of a run in one go, bit for bit."""
     codes = {name: RUN.format(root=str(ROOT), folder=str(tmp_path / name)) for name in ("whole", "killed")}

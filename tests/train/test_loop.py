@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +57,7 @@ dist.destroy_process_group()
 )
 
 
+@pytest.mark.slow
 def test_two_processes_reach_the_weights_of_one(tmp_path: Path) -> None:
     script = tmp_path / "pair.py"
     script.write_text(PAIR.format(root=str(ROOT), folder=str(tmp_path / "pair")))
@@ -68,6 +71,56 @@ def test_two_processes_reach_the_weights_of_one(tmp_path: Path) -> None:
     together = load_file(tmp_path / "pair" / "checkpoint.safetensors")
     for name, tensor in alone.state_dict().items():
         assert torch.allclose(tensor, together[f"net.{name}"], rtol=1e-7, atol=1e-9), name
+
+
+class Together:
+    """What `torch.distributed` is to two threads of one process."""
+
+    def __init__(self) -> None:
+        self.barrier, self.local, self.parts = threading.Barrier(2, timeout=60), threading.local(), [torch.empty(0)] * 2
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return hasattr(self.local, "rank")
+
+    def get_rank(self) -> int:
+        rank: int = self.local.rank
+        return rank
+
+    def get_world_size(self) -> int:
+        return 2
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        self.parts[self.get_rank()] = tensor.clone()
+        self.barrier.wait()
+        tensor.copy_(self.parts[0] + self.parts[1])
+        self.barrier.wait()
+
+
+def test_two_threads_reach_the_weights_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of 33 in shares of 17 and 16, without the processes."""
+    together = Together()
+    monkeypatch.setattr("lben.train.loop.distributed", together)
+    nets = [network().double() for _ in range(3)]
+
+    def train(net: lben.LBEN, rank: int | None) -> None:
+        if rank is not None:
+            together.local.rank = rank
+        net.solver = lben.PeacemanRachford(tolerance=1e-12)
+        folder = None if rank is None else tmp_path / f"rank {rank}"
+        fit(net, few_images(98, 20), TrainConfig(epochs=2, batch_size=33), folder=folder)
+
+    train(nets[2], None)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(train, nets[rank], rank) for rank in range(2)]:
+            done.result()
+    for name, tensor in nets[2].state_dict().items():
+        for net in nets[:2]:
+            assert torch.allclose(tensor, net.state_dict()[name], rtol=1e-7, atol=1e-9), name
+    assert (tmp_path / "rank 0" / "checkpoint.safetensors").exists()
+    assert not (tmp_path / "rank 1" / "checkpoint.safetensors").exists()
 
 
 def test_the_seed_decides() -> None:
@@ -87,7 +140,7 @@ def test_divergence_is_called_by_its_name(make: Callable[[], nn.Module], tmp_pat
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", lben.ConvergenceWarning)
         with pytest.raises(lben.Diverged, match=r"diverged in epoch 1 of 3, at step \d of 4 .*lower the learning rate"):
-            fit(make(), few_images(64, 1000), config, folder=tmp_path)
+            fit(make(), few_images(64, 40), config, folder=tmp_path)
     assert not (tmp_path / "checkpoint.safetensors").exists()
 
 
@@ -166,7 +219,7 @@ def test_progress_shows_error_iterations_and_residual(capsys: pytest.CaptureFixt
 def test_a_loss_that_does_not_fit_is_refused() -> None:
     data = RegressionData(torch.rand(8, 3), torch.rand(8, 2), torch.rand(4, 3), torch.rand(4, 2))
     with pytest.raises(lben.InvalidInput, match="MeanSquare"):
-        fit(lben.LBEN(3, 4, 2, gamma=1.0), data, ONCE)
+        fit(lben.LBEN(3, 4, 2, gamma=1.0), data, TrainConfig(epochs=1, loss=CrossEntropy()))
     with pytest.raises(lben.InvalidInput, match="function of network, outputs and targets"):
         TrainConfig(loss=nn.MSELoss())
 

@@ -236,6 +236,10 @@ def refuse_blocks(groups: Tensor | None) -> None:
 class Scalar(Activation):
     """One scalar function for all units."""
 
+    steepest: float | None = None
+    """Where its slope is greatest: it never falls before and never rises after. Infinite where it never falls; None
+    where that is not known."""
+
     @property
     @abstractmethod
     def domain(self) -> Domain:

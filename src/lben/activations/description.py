@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from lben.activations.base import Activation
 from lben.activations.blocks import Blocks, GroupSoftThreshold, Projection, Softmax
+from lben.activations.framed import Framed
 from lben.activations.scalar import TABLE, PerUnit
 from lben.activations.sets import Ball, Box, Polyhedron, Simplex
 from lben.described import make_record, named, take
@@ -12,6 +15,8 @@ from lben.errors import InvalidFile
 _SETS = {kind.__name__: kind for kind in (Box, Ball, Simplex, Polyhedron)}
 _OTHERS: tuple[type[Activation], ...] = (GroupSoftThreshold, Softmax)
 _RECORDS: dict[str, type[Activation]] = {kind.__name__: kind for kind in (*TABLE, *_OTHERS)}
+
+_FRAMED = tuple(option.name for option in fields(Framed))
 
 
 def build_activation(description: object, depth: int = 0) -> Activation:
@@ -26,6 +31,9 @@ def build_activation(description: object, depth: int = 0) -> Activation:
         if not isinstance(parts, list) or not all(isinstance(part, list) and len(part) == 2 for part in parts):
             raise InvalidFile(f"the parts of Blocks must be pairs, not {parts!r}.")
         return Blocks([(build_activation(part, depth + 1), width) for part, width in parts])
+    if name == Framed.__name__:
+        inside = build_activation(take(name, options, *_FRAMED)[-1], depth + 1)
+        return Framed(**{**options, "activation": inside})
     if name == Projection.__name__:
         (described,) = take(name, options, "set")
         chosen, rest = named("set", described, depth)
@@ -44,6 +52,8 @@ def is_own_activation(activation: Activation) -> bool:
         return all(map(is_own_activation, activation.activations))
     if type(activation) is Blocks:
         return all(is_own_activation(part) for part, _ in activation.parts)
+    if type(activation) is Framed:
+        return is_own_activation(activation.activation)
     if type(activation) is Projection:
         return type(activation.set) in _SETS.values()
     return type(activation) in _RECORDS.values()

@@ -46,6 +46,7 @@ class ReLU(_OwnProx):
 
     domain = (0.0, math.inf)
     homogeneous = True
+    steepest = math.inf
 
     def __call__(self, v: Tensor) -> Tensor:
         return torch.relu(v)
@@ -65,6 +66,7 @@ class HardTanh(_OwnProx):
     """sigma(v) = v clipped to [-1, 1]; f = 0 there."""
 
     domain = (-1.0, 1.0)
+    steepest = 0.0
 
     def __call__(self, v: Tensor) -> Tensor:
         return v.clamp(-1, 1)
@@ -80,6 +82,7 @@ class Identity(_OwnProx):
     linear = True
     homogeneous = True
     domain = (-math.inf, math.inf)
+    steepest = math.inf
 
     def __call__(self, v: Tensor) -> Tensor:
         return v
@@ -91,6 +94,8 @@ class Identity(_OwnProx):
 @dataclass(frozen=True)
 class LeakyReLU(Scalar):
     """sigma(v) = max(v, slope*v) with 0 <= slope <= 1; f(z) = (1/slope - 1)/2 * min(z, 0)^2."""
+
+    steepest = math.inf
 
     slope: float = 0.01
 
@@ -129,6 +134,7 @@ class Tanh(Scalar):
     """sigma = tanh; f(z) = ((1 + z)ln(1 + z) + (1 - z)ln(1 - z) - z^2)/2 on [-1, 1]."""
 
     domain = (-1.0, 1.0)
+    steepest = 0.0
 
     def __call__(self, v: Tensor) -> Tensor:
         return torch.tanh(v)
@@ -146,6 +152,7 @@ class Sigmoid(Scalar):
     """sigma(v) = 1/(1 + e^-v); f(z) = z*ln z + (1 - z)ln(1 - z) - z^2/2 on [0, 1]."""
 
     domain = (0.0, 1.0)
+    steepest = 0.0
 
     def __call__(self, v: Tensor) -> Tensor:
         return torch.sigmoid(v)
@@ -164,6 +171,7 @@ class Arctan(Scalar):
     """sigma = arctan; f(z) = -ln cos z - z^2/2 on [-pi/2, pi/2] (the table prints another domain)."""
 
     domain = (-math.pi / 2, math.pi / 2)
+    steepest = 0.0
 
     def __call__(self, v: Tensor) -> Tensor:
         return torch.atan(v)
@@ -181,6 +189,7 @@ class Softplus(Scalar):
     """sigma(v) = ln(1 + e^v); f(z) = Li2(e^-z) on [0, inf), the real form of the table's expression."""
 
     domain = (0.0, math.inf)
+    steepest = math.inf
 
     def __call__(self, v: Tensor) -> Tensor:
         return torch.logaddexp(v, torch.zeros_like(v))
@@ -195,6 +204,8 @@ class Softplus(Scalar):
 @dataclass(frozen=True)
 class ELU(Scalar):
     """sigma(v) = v for v > 0, else a(e^v - 1), 0 < a <= 1; f(z) = (a + z)ln(1 + z/a) - z - z^2/2 for z < 0, else 0."""
+
+    steepest = math.inf
 
     a: float = 1.0
 
@@ -248,6 +259,10 @@ class Elementwise(Scalar):
         return self.fn(v.clone())
 
     def derivative(self, v: Tensor) -> Tensor:
+        if checks.transformed():
+            pull = torch.func.vjp(lambda point: self.fn(point.clone()), v)[1]
+            own: Tensor = pull(torch.ones_like(v))[0]
+            return own
         differentiable = torch.is_grad_enabled() and v.requires_grad
         with torch.enable_grad():
             point = v if differentiable else v.detach().requires_grad_()
@@ -288,6 +303,11 @@ class PerUnit(Activation):
     @property
     def linear(self) -> tuple[bool, ...]:  # type: ignore[override]
         return tuple(bool(a.linear) for a in self.activations)
+
+    @property
+    def parts(self) -> tuple[tuple[Scalar, Tensor], ...]:
+        """Every activation there is, and the numbers of its units."""
+        return self._groups
 
     @property
     def domains(self) -> tuple[Domain, ...]:

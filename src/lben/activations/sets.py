@@ -231,17 +231,24 @@ class Polyhedron(ConvexSet):
     def _pieces(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rows v in double precision, with M and z0 of the projection M v + z0 of each; any where v is not finite."""
         rows = v.reshape(-1, self.size).double()
-        points = rows.detach()
-        C, d = (part.to(v.device) for part in self._constraints)
+        if checks.transformed():
+            M, z0 = _Pieces.apply(rows.detach(), self)  # type: ignore[no-untyped-call]
+        else:
+            M, z0 = self.pieces(rows.detach())
+        return rows, M, z0
+
+    def pieces(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """M and z0 of rows without history, in double precision."""
+        C, d = (part.to(points.device) for part in self._constraints)
         missed = points.isfinite().all(dim=1)
         if self._faces is None:
             M, z0 = points.new_full((*points.shape, self.size), torch.nan), torch.full_like(points, torch.nan)
         else:
-            M, z0, far = self._faces.to(v.device).choose(points)
+            M, z0, far = self._faces.to(points.device).choose(points)
             missed &= far
         if bool(missed.any()):
             M[missed], z0[missed] = self._solve(C, d, points[missed])
-        return rows, M, z0
+        return M, z0
 
     @staticmethod
     def _solve(C: Tensor, d: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -272,6 +279,33 @@ class Polyhedron(ConvexSet):
         C, d = (part.to(z.device) for part in self._constraints)
         inside: Tensor = (z.double() @ C.T - d <= _close(z) * (1 + d.abs())).all(dim=-1)
         return inside
+
+
+class _Pieces(torch.autograd.Function):
+    """The active constraints of rows within transforms of torch.func: they are found by looking at plain numbers.
+
+    Where they can be differentiated, they do not move.
+    """
+
+    @staticmethod
+    def forward(points: Tensor, polyhedron: Polyhedron) -> tuple[Tensor, Tensor]:
+        return polyhedron.pieces(points)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Polyhedron], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None]:
+        return None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int, None], points: Tensor, polyhedron: Polyhedron
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        slices = points.movedim(in_dims[0], 0)
+        M, z0 = _Pieces.apply(slices.flatten(0, 1), polyhedron)  # type: ignore[no-untyped-call]
+        return (M.unflatten(0, slices.shape[:2]), z0.unflatten(0, slices.shape[:2])), (0, 0)
 
 
 def _no_projection(rows: Tensor) -> NoReturn:

@@ -24,8 +24,10 @@ from lben.certify.subject import Bound
 from lben.certify.wellposed import WellPosedness, best_metric, check_size
 from lben.errors import InvalidInput, NotWellPosed
 from lben.normalize import Normalize
-from lben.numerics.enclosed import definite
+from lben.numerics.enclosed import EPS, definite
+from lben.numerics.rounding import norm_bound
 from lben.operators.dense import DenseOperator
+from lben.solvers.base import Solver
 from lben.weights.dense import Weights
 from lben.weights.record import Record, check_constant
 
@@ -67,6 +69,17 @@ class DenseSubject(EquilibriumSubject):
     @property
     def matrices(self) -> Weights:
         return self.weights
+
+    def dense(self) -> DenseSubject:
+        return self
+
+    def located(self, x: Tensor, solver: Solver) -> tuple[Tensor, Tensor]:
+        """The pre-activations for rows x, before `normalize`, and what each may be off by."""
+        z, v = (found := self._solve(x, solver)).z, found.v
+        distance = self.distance(z, v, x)[:, None] * norm_bound(self.weights.W / self.diagonal.sqrt())
+        terms = self.product(z.abs(), absolute=True) + self.injection(self._sizes(x), absolute=True)
+        here = self.product(z, absolute=False) + self.injection(self._scaled(x), absolute=False)
+        return here, (distance + self.longest * EPS * (terms + 1e-290)) * (1 + 1e-12)
 
     def check(self, gamma: float | None, lam: Tensor | None, *, rigorous: bool, domain: Domain) -> Certificate:
         weights = self.weights
@@ -159,6 +172,18 @@ class DenseSubject(EquilibriumSubject):
         assert Wo is not None
         assert off_Wo is not None
         return replace(self, weights=replace(weights, Wo=Wo, D=D, by=weights.by[:1], gamma=None), loose=(off_Wo, off_D))
+
+    def restricted(self, outputs: list[int] | None, features: list[int] | None) -> DenseSubject:
+        """Rows of Wo, and columns of U: what other features give is constant, and bz is for constants."""
+        assert self.loose is None  # that of a difference, which nobody restricts
+        w, normalize = self.weights, self.normalize
+        rows = slice(None) if outputs is None else outputs
+        columns = slice(None) if features is None else features
+        if normalize is not None and features is not None:
+            normalize = normalize.selected(features)
+        past = None if w.D is None else w.D[rows][:, columns]
+        part = replace(w, U=w.U[:, columns], Wo=w.Wo[rows], by=w.by[rows], D=past, gamma=None)
+        return replace(self, weights=part, normalize=normalize)
 
     def settled(self) -> DenseSubject:
         if self.weights.lam is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lben.activations.base import Activation
-from lben.certify.evaluator import PRECISE, Evaluator
+from lben.certify.evaluator import PRECISE, Evaluator, placed
 from lben.certify.subject import Examined
 from lben.numerics.rounding import at_most, undisturbed
 from lben.solvers.base import Solver, check_solver
@@ -55,7 +55,7 @@ def enclose(
     |y_i - y*_i| <= |(Wo)_i Lam^(-1/2)| |z - z*|_Lam + rounding, where y* is the output in real numbers of the weights
     as they are stored, and the error of z is that of `Solution.error_bound`.
 
-    x: as the network takes it, shape (..., d).
+    x: as the network takes it, shape (..., d), on any device, where the result lies, too; all is computed on the CPU.
     solver: how equilibria are found; by default to a tolerance of 1e-12. A loose one costs precision, never truth.
     activation: for bare weights; ReLU if not given.
     """
@@ -65,4 +65,5 @@ def enclose(
     found = evaluator.evaluate(rows, method)
     error = found.entry_error()
     y = torch.where(found.converged[:, None] | torch.isfinite(error), found.y, torch.nan)
-    return Enclosure(y.reshape(shape), torch.nan_to_num(error, nan=torch.inf, posinf=torch.inf).reshape(shape))
+    error = torch.nan_to_num(error, nan=torch.inf, posinf=torch.inf)
+    return placed(Enclosure(y.reshape(shape), error.reshape(shape)), x.device)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +19,7 @@ from lben.numerics.rounding import undisturbed
 from lben.solvers.base import Solved, Solver
 from lben.solvers.peaceman_rachford import PeacemanRachford
 
+D = TypeVar("D")
 PRECISE = PeacemanRachford(tolerance=1e-12)
 _ROUGH = PeacemanRachford(tolerance=1e-4)
 
@@ -78,6 +82,18 @@ class Evaluator(nn.Module):
         return predicted
 
 
+def placed(result: D, device: torch.device) -> D:
+    """A record of results with its tensors on `device`, where the caller's inputs are."""
+
+    def there(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.to(device)
+        return placed(value, device) if is_dataclass(value) else value
+
+    changed = {f.name: there(getattr(result, f.name)) for f in fields(result)}  # type: ignore[arg-type] # a dataclass
+    return replace(result, **changed)  # type: ignore[type-var]
+
+
 @undisturbed
 def hidden_error(
     found: Solved, net: Examined, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None
@@ -102,4 +118,4 @@ def hidden_error(
         except RuntimeError as wrong:
             raise InvalidInput(f"bias of shape {tuple(bias.shape)} does not fit shape {(*batch, n)}.") from wrong
     with torch.no_grad():
-        return subject.distance(z, v, inputs, outside).reshape(batch)
+        return subject.distance(z, v, inputs, outside).reshape(batch).to(x.device)

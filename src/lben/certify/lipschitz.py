@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from lben import checks
@@ -9,7 +11,7 @@ from lben.activations.base import Activation, check_activation
 from lben.activations.scalar import ReLU
 from lben.certify.certificate import BoundSolver, Certificate, Domain
 from lben.certify.kinds import subject_of
-from lben.certify.subject import Examined
+from lben.certify.subject import Examined, part_of
 from lben.certify.wellposed import WellPosedness, best_metric, square
 from lben.numerics.enclosed import EPS
 from lben.numerics.rounding import undisturbed
@@ -50,6 +52,8 @@ def tightest_bound(
     solver: BoundSolver = "barrier",
     rigorous: bool = False,
     domain: Domain = "input",
+    outputs: Sequence[int] | None = None,
+    features: Sequence[int] | None = None,
     activation: Activation | None = None,
 ) -> Certificate:
     """The certificate of the smallest gamma, to about six digits, that any diagonal metric proves for these weights.
@@ -59,11 +63,14 @@ def tightest_bound(
     feasible and checked again from the weights. `activation` is for bare weights: ReLU if not given.
     For a convolutional network the metrics are those with one entry a channel, linear units stay, and the bound is
     within half a per cent of the smallest; `method` says so, or says that it may not be.
+    outputs, features: numbers of those to look at, all if not given: how far these outputs move where these features
+        move and others stay. For weights that are not dense the bound of the whole, which holds for them, too.
     Raises NotWellPosed where no metric proves an equilibrium.
     """
     checks.choice("solver", solver, ("barrier", "scs"))
     checks.flag("rigorous", rigorous)
-    return subject_of(net, activation).tightest(solver=solver, rigorous=rigorous, domain=domain)
+    subject = part_of(subject_of(net, activation), outputs, features)
+    return subject.tightest(solver=solver, rigorous=rigorous, domain=domain)
 
 
 @undisturbed

@@ -11,7 +11,7 @@ from torch import Tensor
 from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict, place
-from lben.certify.evaluator import Evaluator
+from lben.certify.evaluator import Evaluator, placed
 from lben.certify.subject import Examined
 from lben.errors import ConvergenceWarning
 from lben.numerics.norms import row_norm
@@ -72,7 +72,8 @@ def lipschitz_lower_bound(
     pairs, half of them along the best singular vectors, climb for `steps` steps of Adam; then the Jacobian again along
     the segments between them. The inputs may lie far from x: the Lipschitz constant is that of all inputs.
 
-    x: inputs as the network takes them, shape (..., d); without them the search starts from random ones.
+    x: inputs as the network takes them, shape (..., d), on any device, where the result lies, too; without them the
+        search starts from random ones, and the result lies on the CPU, where all is computed.
     domain: where distances are measured, and what coordinates `inputs` has: those after or before `Normalize`.
     """
     checks.count("restarts", restarts)
@@ -88,7 +89,8 @@ def lipschitz_lower_bound(
     search = _Search(evaluator, points, torch.Generator().manual_seed(seed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # what the search finds is solved again before it counts
-        return search.run(restarts, steps, progress, domain)
+        found = search.run(restarts, steps, progress, domain)
+    return found if x is None else placed(found, x.device)
 
 
 class _Search:

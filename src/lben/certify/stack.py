@@ -185,6 +185,12 @@ class StackSubject(Subject):
     def matrices(self) -> Weights:
         raise InvalidInput("This is for dense weights, and a stack has stages: ask it of a stage.")
 
+    def dense(self) -> Subject:
+        whole = self.segments[0].subject
+        if len(self.segments) > 1 or whole is None:
+            return super().dense()
+        return replace(whole.dense(), normalize=self.normalize)
+
     # --- well-posedness
 
     def settled(self) -> StackSubject:
@@ -203,7 +209,7 @@ class StackSubject(Subject):
     # --- evaluation
 
     @cached_property
-    def _chain(self) -> tuple[Link, ...]:
+    def chain(self) -> tuple[Link, ...]:
         """The links, behind the normalisation where there is one."""
         if self.normalize is None:
             return self.links
@@ -211,12 +217,12 @@ class StackSubject(Subject):
         return (Applied(stage), *self.links)
 
     def outputs(self, x: Tensor, solver: Solver) -> Tensor:
-        for link in self._chain:
+        for link in self.chain:
             x = link.outputs(x, solver)
         return x
 
     def evaluate(self, x: Tensor, solver: Solver) -> Evaluation:
-        return evaluate_chain(self._chain, x, solver)
+        return evaluate_chain(self.chain, x, solver)
 
     def suitable(self, solver: Solver) -> Solver:
         return solver

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -96,10 +98,23 @@ class Subject(ABC):
     def difference(self: S, i: int, j: int) -> S:
         """The subject whose one output is y_i - y_j."""
 
+    def restricted(self: S, outputs: list[int] | None, features: list[int] | None) -> S:
+        """The subject of some outputs alone, and of some features, while others stay; None: of all.
+
+        Or this one, whose bounds hold for these, too.
+        """
+        return self
+
     @property
     @abstractmethod
     def matrices(self) -> Weights:
         """Dense weights, for what is only known of those; refused where there are none."""
+
+    def dense(self) -> Subject:
+        """The same function as one network of dense weights, on the same inputs; refused where there is none."""
+        raise InvalidInput(
+            "Local bounds are for dense networks and dense stacks, and this one has convolutions: use local=False."
+        )
 
     # --- well-posedness
 
@@ -148,3 +163,23 @@ class Subject(ABC):
     def steep_inputs(self, starts: int, generator: torch.Generator) -> Tensor:
         """Inputs of steep linear pieces, shape (some, d): none where there is no way to find them."""
         return torch.zeros(0, self.weights.in_features, dtype=torch.float64)
+
+
+def part_of(subject: S, outputs: Sequence[int] | None, features: Sequence[int] | None) -> S:
+    """The subject of these outputs and features, if there are such."""
+    weights = subject.weights
+    asked = _numbers("outputs", outputs, weights.out_features), _numbers("features", features, weights.in_features)
+    return subject if asked == (None, None) else subject.restricted(*asked)
+
+
+def _numbers(name: str, chosen: Sequence[int] | None, count: int) -> list[int] | None:
+    if chosen is None:
+        return None
+    if not isinstance(chosen, Sequence) or isinstance(chosen, str | bytes) or len(chosen) == 0:
+        raise InvalidInput(f"{name} must be a list of numbers from 0 to {count - 1}, not {chosen!r}.")
+    for number in chosen:
+        if isinstance(number, bool) or not isinstance(number, Integral) or not 0 <= number < count:
+            raise InvalidInput(f"{name} must be numbers from 0 to {count - 1}, but there is {number!r}.")
+    if len(set(chosen)) < len(chosen):
+        raise InvalidInput(f"{name} must each be given once, but are {list(chosen)}.")
+    return [int(number) for number in chosen]

@@ -19,6 +19,9 @@ DataFolder = Annotated[
 ]
 Embedded = Annotated[bool, typer.Option("--embedded", help="Use the 7,000 images that ship with lben.")]
 UnitOption = Annotated[Domain, typer.Option(help="Where distances are measured: after normalisation, or in pixels.")]
+Device = Annotated[
+    str | None, typer.Option(help="Where the network is and computes, such as cuda; else the CPU. Proofs stay there.")
+]
 Seed = Annotated[int, typer.Option(help="Decides the start and the order of the data.")]
 
 

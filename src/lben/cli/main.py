@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import lben
-from lben.cli import networks, studies
+from lben.cli import deployment, files, networks, predict, studies
 from lben.cli.common import say
 
 app = typer.Typer(
@@ -18,8 +18,10 @@ app = typer.Typer(
 )
 reproduce = typer.Typer(help="Run the paper's experiments again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
-for command in (networks.train, networks.evaluate, networks.certify, networks.attack, studies.report):
+for command in (networks.train, networks.evaluate, networks.certify, networks.attack, predict.predict, studies.report):
     app.command()(command)
+app.command("import")(files.import_)
+app.command()(deployment.export)
 for command in (studies.mnist, studies.svhn, studies.layers, studies.regions):
     reproduce.command()(command)
 

@@ -1,4 +1,4 @@
-"""What a network learns from, held in memory: images with classes, and inputs with targets."""
+"""What a network learns from, held in memory: images or other inputs with classes, and inputs with targets."""
 
 from __future__ import annotations
 
@@ -14,8 +14,23 @@ from lben.data import samples
 from lben.errors import InvalidInput
 
 
+class _Classes:
+    """An error is a wrong class, and a sample without an answer has one."""
+
+    unanswered_error: ClassVar[float] = 1.0
+
+    @staticmethod
+    def errors(outputs: Tensor, targets: Tensor) -> Tensor:
+        samples.check_classes(outputs, targets)
+        return (outputs.argmax(dim=-1) != targets).double()
+
+    @staticmethod
+    def words(error: float) -> str:
+        return f"{100 * error:.2f} %"
+
+
 @dataclass(frozen=True, eq=False)
-class ImageData:
+class ImageData(_Classes):
     """Images as rows of bytes, or of floats in [0, 1], and labels as integers: (count, features) and (count,).
 
     Tensors or numpy arrays. An error is a wrong class, and an image without an answer has one. There may be none to
@@ -26,7 +41,6 @@ class ImageData:
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
-    unanswered_error: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         for part in ("train", "test"):
@@ -47,14 +61,38 @@ class ImageData:
         for images, labels in zip(self.test_images.split(size), self.test_labels.split(size), strict=True):
             yield _pixels(images, dtype), labels
 
-    @staticmethod
-    def errors(outputs: Tensor, targets: Tensor) -> Tensor:
-        samples.check_classes(outputs, targets)
-        return (outputs.argmax(dim=-1) != targets).double()
 
-    @staticmethod
-    def words(error: float) -> str:
-        return f"{100 * error:.2f} %"
+@dataclass(frozen=True, eq=False)
+class ClassificationData(_Classes):
+    """Inputs of any finite numbers, samples first and features last, and labels as integers: (count,).
+
+    Tensors or numpy arrays. An error is a wrong class, and a sample without an answer has one. There may be none to
+    train on, where one only tests.
+    """
+
+    train_inputs: Tensor
+    train_labels: Tensor
+    test_inputs: Tensor
+    test_labels: Tensor
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            inputs = samples.numbers(f"{part}_inputs", getattr(self, f"{part}_inputs"))
+            labels = samples.labels(f"{part}_labels", getattr(self, f"{part}_labels"))
+            samples.check_count(f"{part}_inputs", inputs, f"{part}_labels", labels)
+            object.__setattr__(self, f"{part}_inputs", inputs)
+            object.__setattr__(self, f"{part}_labels", labels)
+        samples.check_alike(self.train_inputs, self.test_inputs)
+
+    def __len__(self) -> int:
+        return len(self.train_labels)
+
+    def batch(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        return self.train_inputs[index].to(dtype), self.train_labels[index]
+
+    def test_batches(self, size: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
+        for inputs, labels in zip(self.test_inputs.split(size), self.test_labels.split(size), strict=True):
+            yield inputs.to(dtype), labels
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ def labels(name: str, value: Tensor | np.ndarray) -> Tensor:
     """Classes, numbered from 0, one a sample."""
     found = tensor(name, value)
     if found.dtype not in _INTEGERS:
-        raise InvalidInput(f"{name} must be integers, one class an image, but is {str(found.dtype)[6:]}.")
+        raise InvalidInput(f"{name} must be integers, one class a sample, but is {str(found.dtype)[6:]}.")
     if found.dim() != 1:
         raise InvalidInput(f"{name} must have shape (count,), not {tuple(found.shape)}.")
     if found.numel() and int(found.min()) < 0:
@@ -100,5 +100,5 @@ def check_classes(outputs: Tensor, labels: Tensor) -> None:
 def check_alike(train: Tensor, test: Tensor) -> None:
     if train.shape[1:] != test.shape[1:]:
         raise InvalidInput(
-            f"One of the images to train on has shape {tuple(train.shape[1:])}, but to test on {tuple(test.shape[1:])}."
+            f"A sample to train on has shape {tuple(train.shape[1:])}, but to test on {tuple(test.shape[1:])}."
         )

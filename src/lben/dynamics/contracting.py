@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+
+from lben import checks
 from lben.activations.base import Activation
 from lben.activations.scalar import Tanh
 from lben.dynamics.ode import Dynamics
@@ -31,9 +34,12 @@ class ContractingODE(Dynamics, EquilibriumNetwork):
         activation: Activation = Tanh(),  # noqa: B008 (frozen)
         solver: Solver | None = None,
         normalize: Normalize | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        made = Contracting(in_features, hidden_features, out_features, rate, gamma)
-        super().__init__(made, activation, solver, normalize)
+        checks.placement(device, dtype)
+        made = Contracting(in_features, hidden_features, out_features, rate, gamma, dtype=dtype)
+        super().__init__(made, activation, solver, normalize, device=device, dtype=dtype)
         self.rate = made.rate
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -23,17 +25,22 @@ class FeedForward(nn.Module):
         *,
         activation: Activation = ReLU(),  # noqa: B008 (frozen)
         normalize: Normalize | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        checks.placement(device, dtype)
         for name, size in (("in", in_features), ("hidden", hidden_features), ("out", out_features)):
             checks.count(f"{name}_features", size)
         checks.affordable("U", hidden_features, in_features)
         checks.affordable("Wo", out_features, hidden_features)
-        self.hidden = nn.Linear(in_features, hidden_features)
-        self.output = nn.Linear(hidden_features, out_features)
+        self.hidden = nn.Linear(in_features, hidden_features, dtype=dtype)
+        self.output = nn.Linear(hidden_features, out_features, dtype=dtype)
         self.activation = check_activation(activation, hidden_features)
-        self.normalize = normalize
+        moved = normalize is not None and (device is not None or dtype is not None)
+        self.normalize = copy.deepcopy(normalize) if moved else normalize  # the caller's stays where it is
         self._prepare()
+        self.to(device=device, dtype=dtype)
 
     def _prepare(self) -> None:
         """What a kind of it adds."""

@@ -25,8 +25,9 @@ class LMT(FeedForward):
     out: Tensor
 
     def _prepare(self) -> None:
-        self.register_buffer("into", F.normalize(torch.randn(self.hidden.in_features), dim=0))
-        self.register_buffer("out", F.normalize(torch.randn(self.hidden.out_features), dim=0))
+        for name, layer in (("into", self.hidden), ("out", self.output)):
+            start = torch.randn(layer.in_features, dtype=layer.weight.dtype)
+            self.register_buffer(name, F.normalize(start, dim=0))
 
     def lipschitz(self) -> Tensor:
         """|Wo| |U| by one more step of power iteration for each: differentiable, and from below."""

@@ -152,8 +152,9 @@ def _equilibria(results: Sequence[Result]) -> Table:
 
 
 def _pictures(folder: Path, results: Sequence[Result], target: Path) -> list[Picture]:
-    """Draw what there is to draw."""
-    place = target / "figures"
+    """Draw what there is to draw, once all of it is read."""
+    place, file = target / "figures", folder / "regions.json"
+    regions = read_regions(file) if file.is_file() else None
     pictures = []
     full = [result for result in results if result.row["model"] != "LipNN"]
     if results:
@@ -178,10 +179,10 @@ def _pictures(folder: Path, results: Sequence[Result], target: Path) -> list[Pic
                 "Error by epoch, on the training images while they are learned (left) and on the test images (right).",
             ),
         ]
-    if (folder / "regions.json").is_file():
+    if regions is not None:
         pictures.append(
             Picture(
-                figures.draw_regions(read_regions(folder / "regions.json"), place)[0],
+                figures.draw_regions(regions, place)[0],
                 "Regions of well-posed two by two networks",
                 "For which W = [[0, W₁₂], [0, W₂₂]] each condition proves a unique equilibrium.",
             )

@@ -12,6 +12,7 @@ from lben import checks
 from lben.activations.base import Activation, Scalar, check_activation, refuse_blocks
 from lben.described import Described
 from lben.errors import InvalidInput
+from lben.numerics.transforms import as_it_is
 from lben.weights.image import ImageWeights
 from lben.weights.stages import Equilibrium, Shape, Stage
 
@@ -71,6 +72,7 @@ class Explicit(Layer):
         self._check(x)
         return self._compute(x)
 
+    @as_it_is
     def _refuse_unfinite(self, x: Tensor, *results: Tensor) -> None:
         """Name what is not finite of x and the parameters, if these results show that something is not."""
         for result in results:

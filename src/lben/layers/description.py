@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from math import isfinite, prod
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from lben import checks
 from lben.activations.description import build_activation
-from lben.described import Described, agree, made, named, plain, stored_tensors, take
+from lben.described import Described, agree, arguments, made, named, plain, stored_tensors, take
 from lben.errors import InvalidFile, InvalidInput
 from lben.layers.base import Layer
 from lben.layers.equilibrium import ImageLBEN
@@ -277,7 +276,7 @@ def _layer(kind: type[Layer], described: dict[str, Any], tensors: dict[str, Tens
             raise InvalidFile(f"sizes of {sizes} are more than an activation of blocks can number.")
     if "solver" in options:
         options["solver"] = build_solver(options["solver"])
-    wanted = {name: value for name, value in options.items() if name in signature(kind).parameters}
+    wanted = arguments(kind, options)
     return made(lambda: kind(*(tuple(size) if isinstance(size, list) else size for size in sizes), **wanted), tensors)
 
 

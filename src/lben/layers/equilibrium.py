@@ -13,6 +13,7 @@ from lben.activations.scalar import ReLU
 from lben.errors import InvalidInput
 from lben.implicit import equilibrium
 from lben.layers.base import Layer, check_images, image_shape, image_stage, kernel_size_of, options_of
+from lben.numerics.transforms import as_it_is
 from lben.operators.base import Operator
 from lben.parameterize.convolutional import ConvForm
 from lben.parameterize.image import ImageForm, Padding
@@ -57,16 +58,18 @@ class ImageLBEN(Layer):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        checks.placement(device, dtype)
         named = {"in_channels": in_channels, "hidden_channels": hidden_channels, "out_channels": out_channels}
         c, C, p = (checks.count(name, value) for name, value in named.items())
-        self.parameterization = ImageForm((c, C, p), kernel_size_of(kernel_size), padding, gamma, skip, epsilon)
+        k = kernel_size_of(kernel_size)
+        self.parameterization = ImageForm((c, C, p), k, padding, gamma, skip, epsilon, dtype=dtype)
         check_activation(activation, C)
         if not isinstance(activation, Scalar):
             raise InvalidInput(f"A layer of images takes one activation for all its units, not {activation!r}.")
         object.__setattr__(self, "_activation", activation)
         self.solver = PeacemanRachford() if solver is None else solver
         self._kept: tuple[ImageWeights, bool, Operator] | None = None
-        self.to(device=device, dtype=dtype)
+        self.to(device=device)
 
     @property
     def in_channels(self) -> int:
@@ -139,15 +142,23 @@ class ImageLBEN(Layer):
         self.out_shape(tuple(x.shape[1:]))
         if self.training and form.gamma is not None and torch.is_grad_enabled():
             trainable(form.gamma, form.Wo.dtype, ConvForm.smallest_gamma)
-        weights = form.weights((x.shape[2], x.shape[3]))
+        return self._compute(x)
+
+    @as_it_is
+    def _compute(self, x: Tensor) -> Tensor:
+        """y for an x that fits."""
+        weights = self.parameterization.weights((x.shape[2], x.shape[3]))
         b = weights.inject(x)
         checks.finite_sum(b, x=x, **dict(self.named_parameters()))
         z = equilibrium(self._operator(weights), self.activation, b, self.solver, on_failure=self._on_failure())
         return weights.outputs(z, x)
 
     def _operator(self, weights: ImageWeights) -> Operator:
-        """The operator of W; in evaluation it is kept, with its factors, until what decides W changes."""
-        if self.training:
+        """The operator of W; in evaluation it is kept, with its factors, until what decides W changes.
+
+        Within transforms nothing is kept.
+        """
+        if self.training or checks.transformed():
             return self.parameterization.operator(weights)
         inference = torch.is_inference_mode_enabled()
         if self._kept is None or self._kept[1] != inference or not same(self._kept[0], weights):

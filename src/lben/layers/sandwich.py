@@ -46,8 +46,8 @@ class _Sandwich(Explicit):
         units = len(X)
         self._accept(activation, units, images=images)
         self.X, self.Y = X, Y
-        self.bias = uniform(units, fan_in=Y[0].numel())
-        self.log_psi = nn.Parameter(torch.zeros(units))
+        self.bias = uniform(units, fan_in=Y[0].numel(), dtype=Y.dtype)
+        self.log_psi = nn.Parameter(X.new_zeros(units))
 
     def lam(self) -> Tensor:
         """The entries of the metric."""
@@ -55,7 +55,7 @@ class _Sandwich(Explicit):
 
     def _maps(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         """U and Wo of free X and Y, (..., n, n) and (..., n, d), real or complex."""
-        P, Q = _Cayley.apply(X, Y)  # type: ignore[no-untyped-call]
+        P, Q = _cayley(X, Y) if checks.transformed() else _Cayley.apply(X, Y)  # type: ignore[no-untyped-call]
         psi = self.log_psi.exp()
         Wo = P * (2 * _SIZE * psi)
         return (2 * _SIZE / psi)[:, None] * Q, Wo - torch.diag(_SIZE * psi)
@@ -76,11 +76,13 @@ class Sandwich(_Sandwich):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        checks.placement(device, dtype)
         d, n = checks.count("in_features", in_features), checks.count("out_features", out_features)
         checks.affordable("X", n, n)
         checks.affordable("Y", n, d)
-        super().__init__(uniform(n, n), uniform(n, d), activation, images=False)
-        self.to(device=device, dtype=dtype)
+        X, Y = uniform(n, n, dtype=dtype), uniform(n, d, dtype=dtype)
+        super().__init__(X, Y, activation, images=False)
+        self.to(device=device)
 
     @property
     def in_features(self) -> int:
@@ -137,14 +139,16 @@ class ConvSandwich(ExplicitImages, _Sandwich):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        checks.placement(device, dtype)
         d, n = checks.count("in_channels", in_channels), checks.count("out_channels", out_channels)
         k = kernel_size_of(kernel_size)
         checks.affordable("X", n, n, k, k)
         checks.affordable("Y", n, d, k, k)
         checks.choice("padding", padding, ("zeros", "circular"))
-        super().__init__(uniform(n, n, k, k), uniform(n, d, k, k), activation, images=True)
+        X, Y = uniform(n, n, k, k, dtype=dtype), uniform(n, d, k, k, dtype=dtype)
+        super().__init__(X, Y, activation, images=True)
         self.padding: Padding = padding
-        self.to(device=device, dtype=dtype)
+        self.to(device=device)
 
     @property
     def in_channels(self) -> int:
@@ -210,10 +214,8 @@ class _Cayley(torch.autograd.Function):
     Shapes: X and P (..., n, n), Y and Q (..., n, d), real or complex.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         double = torch.complex128 if X.is_complex() else torch.float64
         wide_X, wide_Y = X.to(double), Y.to(double)
         M = wide_Y @ wide_Y.mH
@@ -221,11 +223,9 @@ class _Cayley(torch.autograd.Function):
         M -= wide_X.mH
         M.diagonal(dim1=-2, dim2=-1).add_(1)
         P = torch.linalg.inv_ex(M).inverse
-        return P.to(X.dtype), (P.mH @ wide_Y).to(Y.dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(output[0], inputs[1])
+        Q, P = (P.mH @ wide_Y).to(Y.dtype), P.to(X.dtype)
+        ctx.save_for_backward(P, Y)
+        return P, Q
 
     @staticmethod
     def backward(ctx: Any, grad_P: Tensor, grad_Q: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,6 +233,15 @@ class _Cayley(torch.autograd.Function):
         P, Y = ctx.saved_tensors
         grad_M = -(P.mH @ (grad_P + Y @ grad_Q.mH) @ P.mH)
         return grad_M - grad_M.mH, P @ grad_Q + (grad_M + grad_M.mH) @ Y
+
+
+def _cayley(X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by calls that every transform of torch knows."""
+    double = torch.complex128 if X.is_complex() else torch.float64
+    wide_X, wide_Y = X.to(double), Y.to(double)
+    identity = torch.eye(X.shape[-1], dtype=double, device=X.device)
+    P = torch.linalg.inv(identity + wide_X - wide_X.mH + wide_Y @ wide_Y.mH)
+    return P.to(X.dtype), (P.mH @ wide_Y).to(Y.dtype)
 
 
 def _columns(x: Tensor, around: int) -> Tensor:

@@ -48,8 +48,8 @@ class _Residual(Explicit):
         units = len(weight)
         self._accept(activation, units, images=images)
         self.weight = weight
-        self.bias = uniform(units, fan_in=weight[0].numel())
-        self.log_q = nn.Parameter(torch.zeros(units))
+        self.bias = uniform(units, fan_in=weight[0].numel(), dtype=weight.dtype)
+        self.log_q = nn.Parameter(weight.new_zeros(units))
 
     @abstractmethod
     def sums(self) -> Tensor:
@@ -81,10 +81,11 @@ class SLL(_Residual):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        checks.placement(device, dtype)
         hidden = checks.count("features", features) if hidden_features is None else hidden_features
         checks.affordable("K", features, checks.count("hidden_features", hidden))
-        super().__init__(uniform(hidden, features), activation, images=False)
-        self.to(device=device, dtype=dtype)
+        super().__init__(uniform(hidden, features, dtype=dtype), activation, images=False)
+        self.to(device=device)
 
     @property
     def in_features(self) -> int:
@@ -143,11 +144,12 @@ class ConvSLL(ExplicitImages, _Residual):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        checks.placement(device, dtype)
         hidden = checks.count("channels", channels) if hidden_channels is None else hidden_channels
         k = kernel_size_of(kernel_size)
         checks.affordable("K", channels, checks.count("hidden_channels", hidden), k, k)
-        super().__init__(uniform(hidden, channels, k, k), activation, images=True)
-        self.to(device=device, dtype=dtype)
+        super().__init__(uniform(hidden, channels, k, k, dtype=dtype), activation, images=True)
+        self.to(device=device)
 
     @property
     def channels(self) -> int:

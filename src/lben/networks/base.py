@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from inspect import signature
 from typing import Any, TypeVar
 
 import torch
@@ -13,11 +13,12 @@ from lben import checks
 from lben.activations.base import Activation, check_activation
 from lben.certify.certificate import Domain
 from lben.certify.lipschitz import certify, product_bound
-from lben.described import Described, made
+from lben.described import Described, arguments, made
 from lben.errors import BoundNotMet, InvalidInput
 from lben.implicit import Known, equilibrium
 from lben.networks.solution import Solution
 from lben.normalize import Normalize
+from lben.numerics.transforms import as_it_is
 from lben.operators.base import Operator
 from lben.parameterize.base import Form
 from lben.parameterize.starts import trainable
@@ -42,8 +43,12 @@ class BaseNetwork(Described, ABC):
         activation: Activation,
         solver: Solver | None,
         normalize: Normalize | None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        checks.placement(device, dtype)
         self.parameterization = parameterization
         self.normalize = normalize
         self.activation = activation
@@ -56,6 +61,9 @@ class BaseNetwork(Described, ABC):
                 f"normalize has {normalize.features} values, but must have one, or one for each of {self.in_features} "
                 "features; a convolutional network also takes one a channel."
             )
+        if normalize is not None and (device is not None or dtype is not None):
+            self.normalize = copy.deepcopy(normalize)  # the caller's stays where it is
+        self.to(device=device, dtype=dtype)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Past `nn.Module`, which would take an nn.ReLU for a part of the network before its property can refuse it."""
@@ -98,8 +106,7 @@ class BaseNetwork(Described, ABC):
     @classmethod
     def _restore(cls: type[N], options: dict[str, Any], tensors: dict[str, Tensor]) -> N:
         """A network of these options, as `options` has them, with any weights of the shapes of these tensors."""
-        wanted = {name: value for name, value in options.items() if name in signature(cls).parameters}
-        return made(lambda: cls(*options["sizes"], **wanted), tensors)
+        return made(lambda: cls(*options["sizes"], **arguments(cls, options)), tensors)
 
     def validate(self) -> None:
         """Pass a network whose tensors are finite and within their ranges."""
@@ -144,6 +151,7 @@ class BaseNetwork(Described, ABC):
         z = self._equilibrium(scaled, self._outside(x, bias))
         return self.parameterization.readout(z, scaled).reshape(*x.shape[:-1], self.out_features)
 
+    @as_it_is
     def _equilibrium(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """z for rows x at the network's input and rows of a bias from outside, differentiable."""
         b = self._bias(x, bias)
@@ -160,7 +168,10 @@ class BaseNetwork(Described, ABC):
         """The equilibrium at x with its residuals; its z is differentiable as the network's is.
 
         `start` is a z or an earlier solution to start from; `keep_history` keeps the residuals of every iteration.
+        Raises InvalidInput within transforms of torch.func: what it reports are plain numbers.
         """
+        if torch._C._are_functorch_transforms_active():
+            raise InvalidInput("solve reports plain numbers, which transforms of torch.func hide: call the network.")
         self.parameterization.refresh()
         x = self._flat(x)
         b = self._bias(rows(self._scaled(x)), self._outside(x, bias))
@@ -219,9 +230,9 @@ class BaseNetwork(Described, ABC):
         """The operator of W; in evaluation it is kept, with its factors, until what decides W changes.
 
         Values are compared, not version counters, since those miss changes through `.data`. What was made in inference
-        mode serves there alone: gradients cannot pass through it.
+        mode serves there alone: gradients cannot pass through it. Within transforms nothing is kept.
         """
-        if self.training:
+        if self.training or checks.transformed():
             return self.parameterization.operator()
         now, inference = self.weights(), torch.is_inference_mode_enabled()
         if self._kept is None or self._kept[1] != inference or not same(self._kept[0], now):
@@ -249,6 +260,8 @@ def _brief(value: object) -> str:
 
 def _kept_by_autograd(tensor: Tensor) -> Tensor:
     """`tensor`, or a copy of one that was made in inference mode, which autograd refuses to keep."""
+    if torch.compiler.is_dynamo_compiling():  # which has no such tensors, and would break its graph at the question
+        return tensor
     return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor
 
 

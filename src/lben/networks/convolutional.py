@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from lben import checks
@@ -27,7 +28,14 @@ class ConvNetwork(BaseNetwork):
     parameterization: ConvForm
 
     def __init__(
-        self, parameterization: ConvForm, activation: Activation, solver: Solver | None, normalize: Normalize | None
+        self,
+        parameterization: ConvForm,
+        activation: Activation,
+        solver: Solver | None,
+        normalize: Normalize | None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         check_form(parameterization, ConvForm)
         if solver is None and parameterization.metric == "pixel":
@@ -35,7 +43,7 @@ class ConvNetwork(BaseNetwork):
         colours, high, wide = parameterization.geometry.in_shape
         if isinstance(normalize, Normalize) and normalize.features == colours > 1:
             normalize = normalize.repeated(high * wide)
-        super().__init__(parameterization, activation, solver, normalize)
+        super().__init__(parameterization, activation, solver, normalize, device=device, dtype=dtype)
 
     @property
     def in_shape(self) -> tuple[int, int, int]:
@@ -90,11 +98,14 @@ class ConvLBEN(ConvNetwork):
         activation: Activation = ReLU(),  # noqa: B008 (frozen)
         solver: Solver | None = None,
         normalize: Normalize | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
+        checks.placement(device, dtype)
         check_metric(metric)
         geometry = _geometry(in_shape, kernel_size, pool, padding)
-        form = ConvDirect(geometry, channels, out_features, kernel_size, metric, gamma, epsilon)
-        super().__init__(form, activation, solver, normalize)
+        form = ConvDirect(geometry, channels, out_features, kernel_size, metric, gamma, epsilon, dtype=dtype)
+        super().__init__(form, activation, solver, normalize, device=device, dtype=dtype)
 
 
 class ConvMON(ConvNetwork):
@@ -113,10 +124,13 @@ class ConvMON(ConvNetwork):
         activation: Activation = ReLU(),  # noqa: B008
         solver: Solver | None = None,
         normalize: Normalize | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
+        checks.placement(device, dtype)
         geometry = _geometry(in_shape, kernel_size, pool, padding)
-        form = ConvDirect(geometry, channels, out_features, kernel_size, "identity", None, epsilon)
-        super().__init__(form, activation, solver, normalize)
+        form = ConvDirect(geometry, channels, out_features, kernel_size, "identity", None, epsilon, dtype=dtype)
+        super().__init__(form, activation, solver, normalize, device=device, dtype=dtype)
 
 
 class ConvUnconstrainedEN(ConvNetwork):
@@ -134,9 +148,13 @@ class ConvUnconstrainedEN(ConvNetwork):
         kernel_size: int = 3,
         pool: int = 4,
         padding: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
+        checks.placement(device, dtype)
         geometry = _geometry(in_shape, kernel_size, pool, padding)
-        super().__init__(ConvFree(geometry, channels, out_features, kernel_size), activation, solver, normalize)
+        form = ConvFree(geometry, channels, out_features, kernel_size, dtype=dtype)
+        super().__init__(form, activation, solver, normalize, device=device, dtype=dtype)
 
 
 def _geometry(in_shape: tuple[int, int, int], kernel_size: int, pool: int, padding: int) -> Geometry:

@@ -14,6 +14,7 @@ from lben.activations.scalar import ReLU
 from lben.errors import InvalidInput
 from lben.networks.base import BaseNetwork, check_form
 from lben.normalize import Normalize
+from lben.numerics.transforms import as_it_is
 from lben.parameterize.dense import LipschitzBounded, Monotone, Parameterization, Unconstrained, WellPosed
 from lben.parameterize.fused import fused_equilibrium
 from lben.parameterize.nearest import choose_metric, nearest_weights
@@ -36,18 +37,22 @@ class EquilibriumNetwork(BaseNetwork):
         activation: Activation,
         solver: Solver | None,
         normalize: Normalize | None,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         check_form(parameterization, Parameterization)
-        super().__init__(parameterization, activation, solver, normalize)
+        super().__init__(parameterization, activation, solver, normalize, device=device, dtype=dtype)
 
     def weights(self) -> Weights:
         """The explicit weights, as differentiable functions of the free variables."""
         weights: Weights = self.parameterization()
         return weights
 
+    @as_it_is
     def _equilibrium(self, x: Tensor, bias: Tensor | None) -> Tensor:
         p = self.parameterization
-        if not (self.training and p.direct and isinstance(p, Monotone)):
+        if not (self.training and p.direct and isinstance(p, Monotone)) or checks.transformed():
             return super()._equilibrium(x, bias)
         return fused_equilibrium(p, x, bias, self.activation, self.solver, self._on_failure())
 
@@ -86,11 +91,15 @@ class LBEN(EquilibriumNetwork):
         activation: Activation = ReLU(),  # noqa: B008 (frozen)
         solver: Solver | None = None,
         normalize: Normalize | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
+        checks.placement(device, dtype)
         sizes = (in_features, checks.count("hidden_features", hidden_features), out_features)
         checks.affordable("W", hidden_features, hidden_features)
         groups = check_activation(activation, hidden_features).groups(hidden_features)
-        super().__init__(_form(sizes, gamma, epsilon, skip, groups), activation, solver, normalize)
+        form = _form(sizes, gamma, epsilon, skip, groups, dtype)
+        super().__init__(form, activation, solver, normalize, device=device, dtype=dtype)
 
     @classmethod
     def from_weights(
@@ -193,8 +202,12 @@ class MON(EquilibriumNetwork):
         activation: Activation = ReLU(),  # noqa: B008
         solver: Solver | None = None,
         normalize: Normalize | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(Monotone(in_features, hidden_features, out_features, epsilon), activation, solver, normalize)
+        checks.placement(device, dtype)
+        form = Monotone(in_features, hidden_features, out_features, epsilon, dtype=dtype)
+        super().__init__(form, activation, solver, normalize, device=device, dtype=dtype)
 
     @classmethod
     def from_weights(
@@ -224,8 +237,12 @@ class UnconstrainedEN(EquilibriumNetwork):
         activation: Activation = ReLU(),  # noqa: B008
         solver: Solver | None = None,
         normalize: Normalize | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(Unconstrained(in_features, hidden_features, out_features), activation, solver, normalize)
+        checks.placement(device, dtype)
+        form = Unconstrained(in_features, hidden_features, out_features, dtype=dtype)
+        super().__init__(form, activation, solver, normalize, device=device, dtype=dtype)
 
     @classmethod
     def from_weights(
@@ -243,7 +260,12 @@ class UnconstrainedEN(EquilibriumNetwork):
 
 
 def _form(
-    sizes: tuple[int, int, int], gamma: float | None, epsilon: float, skip: Skip | None, groups: Tensor | None
+    sizes: tuple[int, int, int],
+    gamma: float | None,
+    epsilon: float,
+    skip: Skip | None,
+    groups: Tensor | None,
+    dtype: torch.dtype | None,
 ) -> Parameterization:
     """The free variables of an LBEN."""
     if skip is not None:
@@ -251,11 +273,11 @@ def _form(
         if skip == "identity" and gamma is not None and checks.positive("gamma", gamma) < 1:
             raise InvalidInput(f'gamma must be at least 1 with skip="identity", which adds x to y, not {gamma:g}.')
         if skip == "identity" and gamma == 1 and sizes[0] == sizes[2]:
-            return Tied(sizes[0], sizes[1], epsilon, groups=groups)
-        return Skipped(*sizes, gamma, skip, epsilon, groups=groups)
+            return Tied(sizes[0], sizes[1], epsilon, groups=groups, dtype=dtype)
+        return Skipped(*sizes, gamma, skip, epsilon, groups=groups, dtype=dtype)
     if gamma is None:
-        return WellPosed(*sizes, epsilon, groups=groups)
-    return LipschitzBounded(*sizes, gamma, epsilon, groups=groups)
+        return WellPosed(*sizes, epsilon, groups=groups, dtype=dtype)
+    return LipschitzBounded(*sizes, gamma, epsilon, groups=groups, dtype=dtype)
 
 
 def _skip_of(weights: Weights) -> Skip | None:

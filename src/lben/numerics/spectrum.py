@@ -10,6 +10,10 @@ So bisection finds the smallest one, and nothing of the size of D is ever formed
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,7 +21,8 @@ from lben import checks
 
 _HALVINGS = 200
 _SHARP = 4e-16
-_CHOICES = 8
+_BETWEEN = np.linspace(0.25, 0.75, 8)
+Array = npt.NDArray[Any]
 
 
 def lowest_eigenvalue(D: Tensor, R: Tensor, J: Tensor, multiplicity: Tensor) -> float:
@@ -32,35 +37,49 @@ def lowest_eigenvalue(D: Tensor, R: Tensor, J: Tensor, multiplicity: Tensor) -> 
     values, vectors = torch.linalg.eigh(D)
     R = vectors.mH @ R
     rows = torch.cat([R.real, R.imag]).flatten(0, 1)
-    spread = values.repeat(2, 1).flatten()
-    count = multiplicity[:, None].expand_as(values)
-    weight = rows.square().sum(dim=1)
     gram = rows.T @ rows
     checks.bounded("The matrix of which an eigenvalue is wanted", gram)
-    reach = float(torch.linalg.eigvalsh(gram)[-1])
+    reach, lowest = float(torch.linalg.eigvalsh(gram)[-1]), float(values.min())
     if reach == 0:
-        return float(values.min())
+        return lowest
+    count = multiplicity[:, None].expand_as(values)
+    with np.errstate(all="ignore"):
+        return _bisect(_array(values.flatten()), _array(rows), _array(J), _array(count.flatten()), reach)
+
+
+def _array(numbers: Tensor) -> Array:
+    array: Array = numbers.detach().numpy()
+    return array
+
+
+def _bisect(values: Array, rows: Array, J: Array, count: Array, reach: float) -> float:
+    """By NumPy, whose operations on a few hundred numbers cost a fraction of torch's.
+
+    Shapes: values and count (frequencies C,), rows (2 frequencies C, r), real parts first.
+    """
+    spread, signs, removed = np.tile(values, 2), np.diag(-J), int((J > 0).sum())
+    weight = np.square(rows).sum(axis=1).reshape(2, -1).sum(axis=0)
+    poles, weight = values[weight > 0], weight[weight > 0]
     low, high = float(values.min()) - reach, float(values.min()) + reach
-    removed = int((J > 0).sum())
     for _ in range(_HALVINGS):
-        middle = _away_from(spread, weight, low, high)
+        middle = _away_from(poles, weight, low, high)
         if high - low <= _SHARP * max(abs(low), abs(high)) or not low < middle < high:
             break
         gap = spread - middle
-        gap = torch.where(gap == 0, _SHARP * reach, gap)
-        small = -torch.diag(J) - rows.T @ (rows / gap[:, None])
-        below = int(count[values < middle].sum()) + int((torch.linalg.eigvalsh(small) < 0).sum()) - removed
+        gap[gap == 0] = _SHARP * reach
+        small = torch.from_numpy(signs - rows.T @ (rows / gap[:, None]))
+        below = int(count[values < middle].sum()) + int((torch.linalg.eigvalsh(small).numpy() < 0).sum()) - removed
         low, high = (low, middle) if below > 0 else (middle, high)
     return (low + high) / 2
 
 
-def _away_from(poles: Tensor, weight: Tensor, low: float, high: float) -> float:
+def _away_from(poles: Array, weight: Array, low: float, high: float) -> float:
     """A point well between low and high where the small matrix is not dominated by a pole.
 
     Its rounding errors grow with the sum of weight/|pole - mu|, and near a pole they would decide the count.
     """
-    points = low + (high - low) * torch.linspace(0.25, 0.75, _CHOICES, dtype=torch.float64)
-    return float(points[(weight / (poles - points[:, None]).abs()).nan_to_num(nan=0.0).sum(dim=1).argmin()])
+    points = low + (high - low) * _BETWEEN
+    return float(points[(weight / np.abs(poles - points[:, None])).sum(axis=1).argmin()])
 
 
 def symmetric_factors(L: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:

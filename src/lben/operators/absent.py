@@ -57,7 +57,14 @@ class AbsentOperator(Operator):
     def tensors(self) -> tuple[Tensor, ...]:
         return ()
 
-    def rebind(self, *tensors: Tensor) -> AbsentOperator:
+    @property
+    def constants(self) -> tuple[Tensor, ...]:
+        return ()
+
+    def rebind(self, *tensors: Tensor, constants: tuple[Tensor, ...] | None = None) -> AbsentOperator:
+        return self
+
+    def remake(self, *tensors: Tensor) -> AbsentOperator:
         return self
 
     def transpose(self) -> AbsentOperator:

@@ -77,9 +77,18 @@ class Operator(ABC):
     def tensors(self) -> tuple[Tensor, ...]:
         """The tensors that gradients flow to."""
 
+    @property
     @abstractmethod
-    def rebind(self, *tensors: Tensor) -> Operator:
+    def constants(self) -> tuple[Tensor, ...]:
+        """The tensors that decide it besides and get no gradients: the metric, unless W is made of it."""
+
+    @abstractmethod
+    def rebind(self, *tensors: Tensor, constants: tuple[Tensor, ...] | None = None) -> Operator:
         """The same operator and everything known of it, with `tensors` replaced by others of equal value."""
+
+    @abstractmethod
+    def remake(self, *tensors: Tensor) -> Operator:
+        """An operator of the same kind, of which nothing is known yet: of other `tensors`, followed by `constants`."""
 
     @abstractmethod
     def transpose(self) -> Operator:
@@ -100,6 +109,15 @@ class Operator(ABC):
     @abstractmethod
     def pullback(self, q: Tensor, z: Tensor) -> tuple[Tensor, ...]:
         """The gradient of <q, W z>, summed over the batch, with respect to `tensors`."""
+
+    def push(self, z: Tensor, tangents: tuple[Tensor, ...]) -> Tensor:
+        """How W z moves with `tensors`: the derivative in the direction of these tangents, for a z that stands still.
+
+        The gradient of `tensors` is linear in q, and this is its transpose.
+        """
+        pull = torch.func.vjp(lambda q: self.pullback(q, z), torch.zeros_like(z))[1]
+        moved: Tensor = pull(tangents)[0]
+        return moved
 
     @abstractmethod
     def cayley(self, alpha: float) -> Affine:

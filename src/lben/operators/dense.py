@@ -83,6 +83,7 @@ class DenseOperator(Operator):
         self.W = W
         self.transposed = False
         self._facts = _DenseFacts(W.detach(), None if lam is None else lam.detach(), monotonicity_bound)
+        self._constants: tuple[Tensor, ...] = () if self._facts.lam is None else (self._facts.lam,)
 
     @property
     def facts(self) -> Facts:
@@ -96,19 +97,27 @@ class DenseOperator(Operator):
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.W,)
 
-    def rebind(self, *tensors: Tensor) -> DenseOperator:
-        return self._share(tensors[0], self.transposed)
+    @property
+    def constants(self) -> tuple[Tensor, ...]:
+        return self._constants
+
+    def rebind(self, *tensors: Tensor, constants: tuple[Tensor, ...] | None = None) -> DenseOperator:
+        return self._share(tensors[0], self.transposed, self._constants if constants is None else constants)
+
+    def remake(self, *tensors: Tensor) -> DenseOperator:
+        other = DenseOperator(*tensors, monotonicity_bound=self._facts.monotonicity_bound)
+        return other.transpose() if self.transposed else other
 
     def transpose(self) -> DenseOperator:
-        return self._share(self.W, not self.transposed)
+        return self._share(self.W, not self.transposed, self._constants)
 
     def exact(self) -> DenseOperator:
         other = DenseOperator(self._facts.W, self._facts.lam)
         return other.transpose() if self.transposed else other
 
-    def _share(self, W: Tensor, transposed: bool) -> DenseOperator:
+    def _share(self, W: Tensor, transposed: bool, constants: tuple[Tensor, ...]) -> DenseOperator:
         other = object.__new__(DenseOperator)
-        other.W, other.transposed, other._facts = W, transposed, self._facts
+        other.W, other.transposed, other._facts, other._constants = W, transposed, self._facts, constants
         return other
 
     @property

@@ -213,6 +213,7 @@ class FourierOperator(Operator):
         own = [None if t is None else t.detach() for t in (P, Q, entries)]
         grid = Grid(*shape, kernel.detach())
         self._facts = _FourierFacts(kernel.detach(), own[0], own[1], grid, own[2], monotonicity_bound)
+        self._constants: tuple[Tensor, ...] = () if own[2] is None else (own[2],)
 
     @property
     def facts(self) -> Facts:
@@ -243,8 +244,21 @@ class FourierOperator(Operator):
     def _pace(self) -> tuple[float, float]:
         return self._facts.quick
 
-    def rebind(self, *tensors: Tensor) -> FourierOperator:
-        return self._share(tensors, self.transposed, self._facts)
+    @property
+    def constants(self) -> tuple[Tensor, ...]:
+        return self._constants
+
+    def rebind(self, *tensors: Tensor, constants: tuple[Tensor, ...] | None = None) -> FourierOperator:
+        other = self._share(tensors, self.transposed, self._facts)
+        other._constants = self._constants if constants is None else constants
+        return other
+
+    def remake(self, *tensors: Tensor) -> FourierOperator:
+        count, grid, bound = len(self._tensors), self._facts.grid, self._facts.monotonicity_bound
+        (kernel, *low_rank), entries = tensors[:count], (*tensors[count:], None)[0]
+        P, Q = low_rank or (None, None)
+        other = FourierOperator(kernel, (grid.height, grid.width), entries, P=P, Q=Q, monotonicity_bound=bound)
+        return other.transpose() if self.transposed else other
 
     def transpose(self) -> FourierOperator:
         return self._share(self._tensors, not self.transposed, self._facts)
@@ -255,6 +269,7 @@ class FourierOperator(Operator):
     def _share(self, tensors: tuple[Tensor, ...], transposed: bool, facts: _FourierFacts) -> FourierOperator:
         other = object.__new__(FourierOperator)
         other._tensors, other.transposed, other._facts = tensors, transposed, facts
+        other._constants = self._constants
         return other
 
     def matrix(self) -> Tensor | None:
@@ -263,7 +278,8 @@ class FourierOperator(Operator):
     def affine(self, z: Tensor, b: Tensor) -> Tensor:
         grid, x = self._facts.grid, z.T
         kernel = self._tensors[0]
-        blocks = grid.blocks(kernel) if torch.is_grad_enabled() and kernel.requires_grad else self._facts.blocks
+        moves = checks.transformed() or (torch.is_grad_enabled() and kernel.requires_grad)
+        blocks = grid.blocks(kernel) if moves else self._facts.blocks
         y = grid.convolve(blocks.mT if self.transposed else blocks, x)
         if len(self._tensors) > 1:
             _, P, Q = self._tensors
@@ -274,9 +290,12 @@ class FourierOperator(Operator):
         if self.transposed:
             q, z = z, q
         grid, kernel = self._facts.grid, self._tensors[0]
-        with self._scratch().of(grid.scratch_size(z.T), z) as (memory, _):
-            first = grid.forward(q.T, memory)
-            outer = first @ grid.forward(z.T, memory).mT
+        if checks.transformed():
+            outer = grid.forward(q.T) @ grid.forward(z.T).mT
+        else:
+            with self._scratch().of(grid.scratch_size(z.T), z) as (memory, _):
+                first = grid.forward(q.T, memory)
+                outer = first @ grid.forward(z.T, memory).mT
         gradient = grid.kernel_gradient(outer, *kernel.shape[2:])
         if len(self._tensors) == 1:
             return (gradient,)

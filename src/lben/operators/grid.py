@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
+
+from lben import checks
 
 
 class Scratch:
@@ -45,11 +47,13 @@ class Grid:
     def __init__(self, height: int, width: int, like: Tensor) -> None:
         self.height, self.width = height, width
         self.half = height // 2 + 1
-        self.rows = _angles(torch.arange(self.half), torch.arange(height), height)
-        self.columns = _angles(torch.arange(width), torch.arange(width), width)
-        self.along_height = self._along_height().to(like)
-        self.along_width = self._along_width().to(like)
         self.dtype, self.device = like.dtype, like.device
+        within = torch._C._are_functorch_transforms_active()  # these tensors serve at every level of nested transforms
+        with torch._C._DisableFuncTorch() if within else nullcontext():
+            self.rows = _angles(torch.arange(self.half), torch.arange(height), height)
+            self.columns = _angles(torch.arange(width), torch.arange(width), width)
+            self.along_height = self._along_height().to(self.device, self.dtype)
+            self.along_width = self._along_width().to(self.device, self.dtype)
 
     @property
     def frequencies(self) -> int:
@@ -175,7 +179,7 @@ class Grid:
 
 def real_form(real: Tensor, imaginary: Tensor) -> Tensor:
     """[[Re, -Im], [Im, Re]] of batches of complex matrices."""
-    if torch.is_grad_enabled() and (real.requires_grad or imaginary.requires_grad):
+    if checks.transformed() or (torch.is_grad_enabled() and (real.requires_grad or imaginary.requires_grad)):
         top, bottom = torch.cat([real, -imaginary], dim=2), torch.cat([imaginary, real], dim=2)
         return torch.cat([top, bottom], dim=1)
     (count, high, wide), form = real.shape, real.new_empty(len(real), 2, real.shape[1], 2, real.shape[2])

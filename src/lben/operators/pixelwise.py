@@ -141,8 +141,26 @@ class PixelOperator(Operator):
         """The bound on L, which here is L."""
         return self.norm
 
-    def rebind(self, *tensors: Tensor) -> PixelOperator:
+    @property
+    def constants(self) -> tuple[Tensor, ...]:
+        return ()
+
+    def rebind(self, *tensors: Tensor, constants: tuple[Tensor, ...] | None = None) -> PixelOperator:
         return self._share(tensors, self.transposed)
+
+    def remake(self, *tensors: Tensor) -> PixelOperator:
+        facts, (T, lam, *bounding) = self._facts, tensors
+        G, Wo = bounding or (None, None)
+        other = PixelOperator(
+            T,
+            (facts.grid.height, facts.grid.width),
+            lam,
+            G=G,
+            Wo=Wo,
+            rho=facts.rho,
+            monotonicity_bound=facts.monotonicity_bound,
+        )
+        return other.transpose() if self.transposed else other
 
     def transpose(self) -> PixelOperator:
         return self._share(self._tensors, not self.transposed)
@@ -160,8 +178,9 @@ class PixelOperator(Operator):
 
     def affine(self, z: Tensor, b: Tensor) -> Tensor:
         facts, grid, rho = self._facts, self._facts.grid, self._facts.rho
-        T, G = facts.blocks
-        if torch.is_grad_enabled() and any(t.requires_grad for t in self._tensors):
+        if not (checks.transformed() or (torch.is_grad_enabled() and any(t.requires_grad for t in self._tensors))):
+            T, G = facts.blocks
+        else:
             T = grid.blocks(self._tensors[0])
             G = grid.blocks(self._tensors[2]) if len(self._tensors) > 2 else None
         x, lam = z.T, self._tensors[1][:, None]
@@ -176,17 +195,13 @@ class PixelOperator(Operator):
         return (x - y).T + b
 
     def pullback(self, q: Tensor, z: Tensor) -> tuple[Tensor, ...]:
-        """By autograd, whose graph is kept if a further derivative is wanted.
+        """By `torch.func`: z may depend on the tensors too, and that is not meant."""
 
-        z may depend on the tensors too, and that is not meant: views of them are what the gradient is taken in.
-        """
-        further = torch.is_grad_enabled()
-        with torch.enable_grad():
-            tensors = tuple(t.view_as(t) if further else t.detach().requires_grad_() for t in self._tensors)
-            wanted = [t for t in tensors if t.requires_grad]
-            value = (q * self.rebind(*tensors).affine(z, torch.zeros_like(q))).sum()
-            found = iter(torch.autograd.grad(value, wanted, create_graph=further)) if wanted else iter(())
-        return tuple(next(found) if t.requires_grad else torch.zeros_like(t) for t in tensors)
+        def product(*tensors: Tensor) -> Tensor:
+            return self.rebind(*tensors).affine(z, torch.zeros_like(q))
+
+        pull = torch.func.vjp(product, *self._tensors)[1]
+        return tuple(pull(q))
 
     def cayley(self, alpha: float) -> Affine:
         raise InvalidInput(

@@ -42,14 +42,21 @@ class Contracting(Parameterization):
     kappa: Tensor
 
     def __init__(
-        self, in_features: int, hidden_features: int, out_features: int, rate: float, gamma: float | None = None
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        rate: float,
+        gamma: float | None = None,
+        *,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(in_features, hidden_features, out_features)
+        super().__init__(in_features, hidden_features, out_features, dtype=dtype)
         self.rate = checks.rate(rate)
         self.gamma = gamma
-        self.register_buffer("kappa", torch.tensor((1 - self.rate) * (1 - _ROOM)))
-        self.C = uniform(hidden_features, hidden_features)
-        self.d = nn.Parameter(torch.zeros(hidden_features))
+        self.register_buffer("kappa", torch.tensor((1 - self.rate) * (1 - _ROOM), dtype=dtype))
+        self.C = uniform(hidden_features, hidden_features, dtype=dtype)
+        self.d = nn.Parameter(self.bz.new_zeros(hidden_features))
 
     def options(self) -> dict[str, Any]:
         return {**super().options(), "rate": self.rate}
@@ -77,7 +84,7 @@ class Contracting(Parameterization):
         return torch.exp(-self.d)
 
     def monotonicity(self) -> float | None:
-        return 1 - float(self.kappa)
+        return 1 - float(checks.peeled(self.kappa).max())
 
     def assign(self, weights: Weights) -> None:
         """C from the Riccati equation; kappa grows to what the weights need, if 1 - rate allows it."""

@@ -28,7 +28,15 @@ class ConvForm(ConvSizes, Form):
     metric: Metric = "identity"
     smallest_gamma: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-2, torch.float64: 1e-4}
 
-    def __init__(self, geometry: Geometry, channels: int, out_features: int, kernel_size: int) -> None:
+    def __init__(
+        self,
+        geometry: Geometry,
+        channels: int,
+        out_features: int,
+        kernel_size: int,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.geometry = geometry
         checks.count("channels", channels)
@@ -37,10 +45,10 @@ class ConvForm(ConvSizes, Form):
         checks.affordable("The kernel of W", channels, channels, (2 * kernel_size - 1) ** 2)
         checks.affordable("U", channels, colours, kernel_size, kernel_size)
         checks.affordable("Wo", p, channels, height, width)
-        self.U = uniform(channels, colours, kernel_size, kernel_size)
-        self.bz: Tensor = uniform(channels, fan_in=colours * kernel_size**2)
-        self.Wo = uniform(p, channels, height // pool, width // pool)
-        self.by: Tensor = uniform(p, fan_in=self.Wo[0].numel())
+        self.U = uniform(channels, colours, kernel_size, kernel_size, dtype=dtype)
+        self.bz: Tensor = uniform(channels, fan_in=colours * kernel_size**2, dtype=dtype)
+        self.Wo = uniform(p, channels, height // pool, width // pool, dtype=dtype)
+        self.by: Tensor = uniform(p, fan_in=self.Wo[0].numel(), dtype=dtype)
 
     def options(self) -> dict[str, Any]:
         geometry = self.geometry
@@ -95,17 +103,19 @@ class ConvDirect(ConvForm):
         metric: Metric,
         gamma: float | None,
         epsilon: float,
+        *,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(geometry, channels, out_features, kernel_size)
+        super().__init__(geometry, channels, out_features, kernel_size, dtype=dtype)
         self.metric = metric
         if gamma is not None:
             self.gamma = gamma
             balance(gamma, self.U, self.Wo)
-        self.register_buffer("epsilon", torch.tensor(checks.positive("epsilon", epsilon)))
-        self.V = uniform(channels, channels, kernel_size, kernel_size)
-        self.N = uniform(channels, channels, kernel_size, kernel_size)
+        self.register_buffer("epsilon", torch.tensor(checks.positive("epsilon", epsilon), dtype=dtype))
+        self.V = uniform(channels, channels, kernel_size, kernel_size, dtype=dtype)
+        self.N = uniform(channels, channels, kernel_size, kernel_size, dtype=dtype)
         if metric != "identity":
-            self.d = nn.Parameter(torch.zeros((channels,) if metric == "channel" else geometry.shape))
+            self.d = nn.Parameter(self.bz.new_zeros((channels,) if metric == "channel" else geometry.shape))
 
     def kernel(self) -> Tensor:
         T = add_kernels(correlate(self.V, self.V), (self.N - transposed(self.N)) / 2)
@@ -115,15 +125,27 @@ class ConvDirect(ConvForm):
         return torch.ones_like(self.bz) if self.metric == "identity" else torch.exp(-self.d)
 
     def monotonicity(self) -> float | None:
-        return self.epsilon.item() * (1.0 if self.metric == "identity" else self.d.detach().min().double().exp().item())
+        epsilon = checks.peeled(self.epsilon).min().item()
+        if self.metric == "identity":
+            return epsilon
+        return epsilon * checks.peeled(self.d).detach().min().double().exp().item()
 
 
 class ConvFree(ConvForm):
     """W is a free convolution: nothing is proved of it."""
 
-    def __init__(self, geometry: Geometry, channels: int, out_features: int, kernel_size: int) -> None:
-        super().__init__(geometry, channels, out_features, kernel_size)
-        self.W = uniform(channels, channels, kernel_size, kernel_size, fan_in=4 * channels * kernel_size**2)
+    def __init__(
+        self,
+        geometry: Geometry,
+        channels: int,
+        out_features: int,
+        kernel_size: int,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(geometry, channels, out_features, kernel_size, dtype=dtype)
+        fan_in = 4 * channels * kernel_size**2
+        self.W = uniform(channels, channels, kernel_size, kernel_size, fan_in=fan_in, dtype=dtype)
 
     def kernel(self) -> Tensor:
         return add_kernels(-self.W, identity_kernel(self.W))

@@ -25,7 +25,7 @@ from lben.weights.record import check_constant
 
 
 class Parameterization(DenseSizes, Form):
-    """A W that is a matrix.
+    """A W that is a matrix, started in `dtype`.
 
     direct: whether W is that of `direct.py`, so that making and solving can be one call.
     tied: whether U is not free, but made of other variables.
@@ -34,7 +34,9 @@ class Parameterization(DenseSizes, Form):
     direct = False
     tied = False
 
-    def __init__(self, in_features: int, hidden_features: int, out_features: int) -> None:
+    def __init__(
+        self, in_features: int, hidden_features: int, out_features: int, *, dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__()
         d = checks.count("in_features", in_features)
         n = checks.count("hidden_features", hidden_features)
@@ -42,10 +44,10 @@ class Parameterization(DenseSizes, Form):
         for name, shape in (("W", (n, n)), ("U", (n, d)), ("Wo", (p, n))):
             checks.affordable(name, *shape)
         if not self.tied:
-            self.U = uniform(n, d)
-        self.bz: Tensor = uniform(n, fan_in=d)
-        self.Wo = uniform(p, n)
-        self.by: Tensor = uniform(p, fan_in=n)
+            self.U = uniform(n, d, dtype=dtype)
+        self.bz: Tensor = uniform(n, fan_in=d, dtype=dtype)
+        self.Wo = uniform(p, n, dtype=dtype)
+        self.by: Tensor = uniform(p, fan_in=n, dtype=dtype)
 
     def options(self) -> dict[str, Any]:
         return {"sizes": (self.in_features, self.hidden_features, self.out_features), "gamma": self.gamma}
@@ -95,9 +97,11 @@ class Parameterization(DenseSizes, Form):
 class Unconstrained(Parameterization):
     """W itself is free: nothing is proved of it."""
 
-    def __init__(self, in_features: int, hidden_features: int, out_features: int) -> None:
-        super().__init__(in_features, hidden_features, out_features)
-        start = Monotone(in_features, hidden_features, out_features)
+    def __init__(
+        self, in_features: int, hidden_features: int, out_features: int, *, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__(in_features, hidden_features, out_features, dtype=dtype)
+        start = Monotone(in_features, hidden_features, out_features, dtype=dtype)
         self.W = nn.Parameter(start.hidden_weight().detach())
 
     def check_groups(self, groups: Tensor | None) -> None:
@@ -153,11 +157,19 @@ class Monotone(Parameterization):
     epsilon: Tensor
     direct = True
 
-    def __init__(self, in_features: int, hidden_features: int, out_features: int, epsilon: float = 1.0) -> None:
-        super().__init__(in_features, hidden_features, out_features)
-        self.register_buffer("epsilon", torch.tensor(checks.positive("epsilon", epsilon)))
-        self.V = uniform(hidden_features, hidden_features)
-        self.N = uniform(hidden_features, hidden_features)
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        out_features: int,
+        epsilon: float = 1.0,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, hidden_features, out_features, dtype=dtype)
+        self.register_buffer("epsilon", torch.tensor(checks.positive("epsilon", epsilon), dtype=dtype))
+        self.V = uniform(hidden_features, hidden_features, dtype=dtype)
+        self.N = uniform(hidden_features, hidden_features, dtype=dtype)
 
     def hidden_weight(self) -> Tensor:
         return direct_weight(self.V, self.N, None, self.U, self.Wo, None, self.epsilon)
@@ -166,7 +178,7 @@ class Monotone(Parameterization):
         """The identity is constant on all blocks."""
 
     def monotonicity(self) -> float | None:
-        return float(self.epsilon)
+        return float(checks.peeled(self.epsilon).min())
 
     def assign(self, weights: Weights) -> None:
         free = weights.to(torch.float64)
@@ -217,10 +229,11 @@ class WellPosed(Monotone):
         epsilon: float = 1.0,
         *,
         groups: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(in_features, hidden_features, out_features, epsilon)
+        super().__init__(in_features, hidden_features, out_features, epsilon, dtype=dtype)
         self.register_buffer("groups", groups, persistent=False)  # the activation knows them
-        self.d = nn.Parameter(torch.zeros(hidden_features if groups is None else int(groups[-1]) + 1))
+        self.d = nn.Parameter(self.bz.new_zeros(hidden_features if groups is None else int(groups[-1]) + 1))
 
     def check_groups(self, groups: Tensor | None) -> None:
         """Every block of the activation must lie in a block of d."""
@@ -245,7 +258,7 @@ class WellPosed(Monotone):
         return torch.exp(-self.exponents())
 
     def monotonicity(self) -> float | None:
-        return float(self.epsilon * torch.exp(self.d.detach().min()))
+        return float(checks.peeled(self.epsilon).min() * torch.exp(checks.peeled(self.d).detach().min()))
 
     def assign(self, weights: Weights) -> None:
         lam = check_constant(carried_metric(weights, "lben.well_posed finds one"), self.groups)
@@ -268,8 +281,9 @@ class LipschitzBounded(WellPosed):
         epsilon: float = 1.0,
         *,
         groups: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(in_features, hidden_features, out_features, epsilon, groups=groups)
+        super().__init__(in_features, hidden_features, out_features, epsilon, groups=groups, dtype=dtype)
         self.gamma = gamma
         balance(gamma, self.U, self.Wo)
 

@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lben import checks
+from lben.numerics.transforms import backward_rule
+
 
 @dataclass(frozen=True, eq=False)
 class Direct:
@@ -87,6 +90,7 @@ class DirectW(torch.autograd.Function):
         return direct.W
 
     @staticmethod
+    @backward_rule
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         V, d, U, Wo, W = ctx.saved_tensors
         direct, gamma = Direct(W, *ctx.rest), ctx.gamma
@@ -102,5 +106,21 @@ def direct_weight(
     V: Tensor, N: Tensor, d: Tensor | None, U: Tensor, Wo: Tensor, gamma: float | None, epsilon: Tensor
 ) -> Tensor:
     """W, with its history."""
+    if checks.transformed():
+        return _transparent(V, N, d, U, Wo, gamma, epsilon)
     W: Tensor = DirectW.apply(V, N, d, U, Wo, gamma, epsilon)  # type: ignore[no-untyped-call]
     return W
+
+
+def _transparent(
+    V: Tensor, N: Tensor, d: Tensor | None, U: Tensor, Wo: Tensor, gamma: float | None, epsilon: Tensor
+) -> Tensor:
+    """The same by calls that every transform of torch knows."""
+    identity = torch.eye(len(N), dtype=N.dtype, device=N.device)
+    M = V.T @ V + epsilon * identity + N - N.T
+    if d is None:
+        return identity - M
+    if gamma is not None:
+        into = torch.exp(-d)[:, None] * U
+        M = M + (Wo.T @ Wo + into @ into.T) / (2 * gamma)
+    return identity - torch.exp(d)[:, None] * M

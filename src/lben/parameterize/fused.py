@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from lben import checks
 from lben.activations.base import Activation
-from lben.implicit import Known, equilibrium
+from lben.implicit import Known, adjoint_equilibrium, equilibrium
+from lben.numerics.transforms import backward_rule
 from lben.operators.dense import DenseOperator
 from lben.parameterize.dense import Monotone
 from lben.parameterize.direct import Direct, direct_weight
@@ -76,20 +77,31 @@ class _FusedEquilibrium(torch.autograd.Function):
         return solution.z
 
     @staticmethod
+    @backward_rule
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, bias, V, _, _, U, Wo, _, z = ctx.saved_tensors
         trace: _Trace = ctx.trace
         if torch.is_grad_enabled():
             return *_differentiable_grads(ctx, grads[0]), None
-        layer = trace.layer
-        adjoint = Problem(trace.operator.transpose(), layer.activation.gain(trace.v), grads[0])
-        burst = trace.iterations if layer.solver.backward is None else None
-        q = solve(layer.solver.adjoint, adjoint, on_failure=layer.on_failure, first_burst=burst).z
-        grad_V, grad_N, grad_d, grad_U, grad_Wo = trace.direct.pullback(q.T @ z, V, U, Wo, layer.gamma)
-        grad_U = q.T @ x if grad_U is None else grad_U.addmm_(q.T, x)
+        q = _adjoint(trace, grads[0])
+        grad_V, grad_N, grad_d, grad_U, grad_Wo = trace.direct.pullback(q.T @ z, V, U, Wo, trace.layer.gamma)
+        if grad_U is None or checks.transformed():
+            grad_U = q.T @ x if grad_U is None else grad_U + q.T @ x
+        else:
+            grad_U.addmm_(q.T, x)
         grad_x = q @ U if ctx.needs_input_grad[0] else None
         grad_bias = None if bias is None else q
         return grad_x, grad_bias, grad_V, grad_N, grad_d, grad_U, grad_Wo, q.sum(0), None
+
+
+def _adjoint(trace: _Trace, g: Tensor) -> Tensor:
+    """The q with q = J (W' q + g)."""
+    layer, slope = trace.layer, trace.layer.activation.gain(trace.v)
+    if checks.transformed():
+        return adjoint_equilibrium(trace.operator, slope, g, layer.solver, on_failure=layer.on_failure)
+    burst = trace.iterations if layer.solver.backward is None else None
+    problem = Problem(trace.operator.transpose(), slope, g)
+    return solve(layer.solver.adjoint, problem, on_failure=layer.on_failure, first_burst=burst).z
 
 
 def _differentiable_grads(ctx: Any, g: Tensor) -> list[Tensor | None]:

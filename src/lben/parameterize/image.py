@@ -44,6 +44,8 @@ class ImageForm(nn.Module):
         gamma: float | None,
         skip: Skip | None,
         epsilon: float,
+        *,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         c, C, p = channels
@@ -56,17 +58,18 @@ class ImageForm(nn.Module):
         k = kernel_size
         checks.affordable("The kernel of W", C, C, (2 * k - 1) ** 2)
         checks.affordable("U and Wo", C, c + p, k, k)
-        self.register_buffer("epsilon", torch.tensor(checks.positive("epsilon", epsilon)))
-        self.V, self.N = uniform(C, C, k, k), uniform(C, C, k, k)
-        self.Wo = uniform(p, C, k, k)
-        self.d = nn.Parameter(torch.zeros(C))
-        self.bz, self.by = uniform(C, fan_in=c * k**2), uniform(p, fan_in=C * k**2)
+        self.register_buffer("epsilon", torch.tensor(checks.positive("epsilon", epsilon), dtype=dtype))
+        self.V, self.N = uniform(C, C, k, k, dtype=dtype), uniform(C, C, k, k, dtype=dtype)
+        self.Wo = uniform(p, C, k, k, dtype=dtype)
+        self.d = nn.Parameter(self.Wo.new_zeros(C))
+        self.bz = uniform(C, fan_in=c * k**2, dtype=dtype)
+        self.by = uniform(p, fan_in=C * k**2, dtype=dtype)
         if not self.tied:
-            self.U = uniform(C, c, k, k)
+            self.U = uniform(C, c, k, k, dtype=dtype)
             if self.gamma is not None:
                 balance(self.gamma, self.U, self.Wo)
         if skip == "linear":
-            self.X = uniform(p, c, k, k)
+            self.X = uniform(p, c, k, k, dtype=dtype)
 
     def _check_skip(self, into: int, out: int) -> None:
         if self.skip != "identity":
@@ -98,7 +101,8 @@ class ImageForm(nn.Module):
 
     def monotonicity(self) -> float:
         """A cheap lower bound on m."""
-        return self.epsilon.item() * self.d.detach().min().double().exp().item()
+        epsilon, d = (checks.peeled(tensor).detach().min().double() for tensor in (self.epsilon, self.d))
+        return epsilon.item() * d.exp().item()
 
     def injection(self) -> Tensor:
         """The kernel of U."""

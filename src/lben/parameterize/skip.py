@@ -44,15 +44,16 @@ class Skipped(WellPosed):
         epsilon: float = 1.0,
         *,
         groups: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.skip: Skip = skip
-        super().__init__(in_features, hidden_features, out_features, epsilon, groups=groups)
+        super().__init__(in_features, hidden_features, out_features, epsilon, groups=groups, dtype=dtype)
         if skip == "identity" and in_features != out_features:
             sizes = f"{in_features} and {out_features}"
             raise InvalidInput(f'skip="identity" adds x to y, and needs as many inputs as outputs, not {sizes}.')
         self.gamma = gamma
         if skip == "linear":
-            self.X = uniform(out_features, in_features)
+            self.X = uniform(out_features, in_features, dtype=dtype)
             if gamma is not None:
                 balance(gamma, self.U, self.Wo)
 
@@ -120,9 +121,15 @@ class Tied(Skipped):
     tied = True
 
     def __init__(
-        self, features: int, hidden_features: int, epsilon: float = 1.0, *, groups: Tensor | None = None
+        self,
+        features: int,
+        hidden_features: int,
+        epsilon: float = 1.0,
+        *,
+        groups: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(features, hidden_features, features, 1.0, "identity", epsilon, groups=groups)
+        super().__init__(features, hidden_features, features, 1.0, "identity", epsilon, groups=groups, dtype=dtype)
 
     @property
     def U(self) -> Tensor:  # type: ignore[override]

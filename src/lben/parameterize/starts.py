@@ -15,10 +15,10 @@ SMALLEST_GAMMA = {torch.float32: 1e-3, torch.float64: 1e-6}
 _BALANCED_GAMMA = 0.05  # from which on U and Wo may start at their usual size
 
 
-def uniform(*shape: int, fan_in: int | None = None) -> nn.Parameter:
+def uniform(*shape: int, fan_in: int | None = None, dtype: torch.dtype | None = None) -> nn.Parameter:
     """Uniform on +-1/sqrt(fan_in), as torch.nn.Linear and Conv2d start."""
     bound = 1 / math.sqrt(math.prod(shape[1:]) if fan_in is None else fan_in)
-    return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
+    return nn.Parameter(torch.empty(*shape, dtype=dtype).uniform_(-bound, bound))
 
 
 def trainable(gamma: float, dtype: torch.dtype, smallest: dict[torch.dtype, float]) -> None:

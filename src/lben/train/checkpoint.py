@@ -14,6 +14,7 @@ from lben.described import Described
 from lben.disk import read_tensors, write_bytes, write_tensors
 from lben.errors import InvalidFile
 from lben.normalize import Normalize
+from lben.train.feed import Fed
 from lben.train.fingerprint import fingerprint, shape_of
 from lben.train.judge import Data
 
@@ -41,7 +42,8 @@ def identity(net: nn.Module, data: Data, options: dict[str, Any]) -> dict[str, A
         frozen = "" if parameter.requires_grad else ", frozen"
         known[name] = f"{shape_of(parameter)}{frozen}"
     known |= {"data": type(data).__name__, "training samples": len(data)}
-    known |= {f"data.{name}": fingerprint(value) for name, value in getattr(data, "__dict__", {}).items()}
+    held = data.facts() if isinstance(data, Fed) else getattr(data, "__dict__", {})
+    known |= {f"data.{name}": fingerprint(value) for name, value in held.items()}
     plain: dict[str, Any] = json.loads(json.dumps({**known, **options}))
     return plain
 

@@ -85,7 +85,7 @@ def _test(net: nn.Module, data: Data) -> tuple[float, int, int]:
     try:
         with torch.no_grad():
             batches = data.test_batches(_evaluation_batch(net), dtype_of(net))
-            errors = torch.cat([_errors(net, data, x, targets) for x, targets in batches])
+            errors = torch.cat([_errors(net, data, *moved(net, *batch)) for batch in batches])
     finally:
         net.train(was_training)
     unanswered = torch.isnan(errors)
@@ -104,7 +104,7 @@ def _errors(net: nn.Module, data: Data, x: Tensor, targets: Tensor) -> Tensor:
         return data.errors(net(x), targets)
     except NotConverged:
         if len(x) == 1:
-            return torch.tensor([torch.nan], dtype=torch.float64)
+            return torch.tensor([torch.nan], dtype=torch.float64, device=x.device)
         halves = zip(x.tensor_split(2), targets.tensor_split(2), strict=True)
         return torch.cat([_errors(net, data, some, theirs) for some, theirs in halves])
 
@@ -121,21 +121,20 @@ class Judgement(NamedTuple):
 
 def judge(net: nn.Module, data: Data) -> Judgement:
     """A look at the test samples."""
-    some, _ = next(data.test_batches(_evaluation_batch(net), dtype_of(net)))
+    some, _ = moved(net, *next(data.test_batches(_evaluation_batch(net), dtype_of(net))))
     return Judgement(*_test(net, data), *_equilibria(net, some))
 
 
-def check(net: nn.Module, data: Data) -> None:
-    """Pass a network that can be trained, and data with samples to train and to test on."""
+def check(net: nn.Module, data: Data) -> Tensor:
+    """Pass a network that can be trained, and data with samples to train and to test on; the first targets of these."""
     if next(check_network(net).parameters(), None) is None:
         raise InvalidInput(f"There is nothing to train: {type(net).__name__} has no parameters.")
-    if not all(callable(getattr(data, name, None)) for name in ("__len__", "batch", "test_batches", "errors", "words")):
-        raise InvalidInput(f"Data is needed, such as lben.data.ImageData, not {type(data).__name__}.")
     if len(data) == 0:
         raise InvalidInput("There is no sample to train on.")
     first = next(iter(data.test_batches(1, dtype_of(net))), None)
     if first is None or len(first[0]) == 0:
         raise InvalidInput("There is no sample to test on.")
+    return first[1]
 
 
 def _equilibria(net: nn.Module, x: Tensor) -> tuple[int | None, float | None]:
@@ -161,5 +160,22 @@ def check_network(net: nn.Module) -> nn.Module:
 
 def dtype_of(net: nn.Module) -> torch.dtype:
     """That of its parameters, or of its buffers where it has none."""
-    first = next(chain(net.parameters(), net.buffers()), None)
+    first = _first(net)
     return torch.get_default_dtype() if first is None else first.dtype
+
+
+def device_of(net: nn.Module) -> torch.device:
+    """Where its parameters are, or its buffers where it has none."""
+    first = _first(net)
+    return torch.get_default_device() if first is None else first.device
+
+
+def moved(net: nn.Module, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and targets where the network is."""
+    device = device_of(net)
+    ahead = device.type != "cpu"  # what comes to the CPU must be there before it is read
+    return x.to(device, non_blocking=ahead), targets.to(device, non_blocking=ahead)
+
+
+def _first(net: nn.Module) -> Tensor | None:
+    return next(chain(net.parameters(), net.buffers()), None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -17,51 +17,66 @@ from lben.errors import Diverged, InvalidInput, NotConverged, NotFinite
 from lben.progress import Bar, Show, bar
 from lben.train.augment import Augmented
 from lben.train.checkpoint import CHECKPOINT, identity, restore_checkpoint, write_checkpoint, write_history
-from lben.train.judge import Data, Epoch, check, dtype_of, judge
+from lben.train.feed import Fed, Loaded, Samples, as_data
+from lben.train.judge import Data, Epoch, check, check_network, device_of, dtype_of, judge, moved
+from lben.train.losses import CrossEntropy, Loss, MeanSquare
 from lben.train.recipe import TrainConfig
 
 
 def fit(
     net: nn.Module,
-    data: Data,
-    config: TrainConfig,
+    data: Data | Samples,
+    config: TrainConfig | None = None,
     *,
+    test: Samples | float | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     progress: Show = None,
     name: str = "training",
 ) -> list[Epoch]:
-    """Train a network on images, signals or anything that is `Data`; returns the history, one row an epoch.
+    """Train a network on arrays, a data set of torch's, or anything that is `Data`; the history, one row an epoch.
 
+    data: inputs and targets (X, y), tensors or numpy arrays, samples first; a torch `Dataset` of such pairs, fetched
+        when they are needed; a `DataLoader`, with batches and an order of its own; or `Data`, such as
+        lben.data.ImageData, with samples to test on in it. Integers as targets are classes, floats are regression, of
+        one number or of several, one a column. Inputs that are bytes are pixels, and become numbers in [0, 1].
+    config: the recipe; TrainConfig() if not given.
+    test: what the error after each epoch is of: the same forms as data; or the share of its samples that is kept aside
+        for that, by the seed of the recipe. If not given, it is the error on the very samples of the training.
     folder: where `history.jsonl` and `checkpoint.safetensors` are written after every epoch, each in one piece. One
         that holds a run already is refused, unless it is resumed.
     resume: go on from the checkpoint there, if there is one, to the very weights that a run in one go ends with. It is
-        refused if its network, bound, activation, solver, normalisation, data or recipe are others.
+        refused if its network, bound, activation, solver, normalisation, data or recipe are others, and for a
+        `DataLoader` with a generator or a sampler of its own, whose order a checkpoint does not know.
     progress: True for a bar and a line an epoch, "lines" for those alone, False for nothing; if not given, a bar on a
         terminal when it takes longer than some seconds.
+    Every batch goes to the device of the network, wherever the data are; random numbers are drawn on the CPU.
     Raises Diverged, and leaves the last checkpoint as it was, if the loss or a parameter is no finite number.
     In several processes (`torchrun`, after `torch.distributed.init_process_group`) every batch is shared between them
     and gradients are summed: the weights are those of one process, within rounding.
     """
+    config = TrainConfig() if config is None else config
     if not isinstance(config, TrainConfig):
         raise InvalidInput(f"config must be an lben.train.TrainConfig, not {type(config).__name__}.")
     if checks.flag("resume", resume) and folder is None:
         raise InvalidInput("resume=True needs the folder with the checkpoint.")
-    check(net, data)
+    check_network(net)
+    data, workers = as_data(data, test, config.seed), _Workers(device_of(net))
+    _check_loader(data, config, workers, resume)
+    loss = _loss(config, check(net, data))
     path = None if folder is None else make_folder(folder)
     if path is not None and not resume and (path / CHECKPOINT).exists():
         raise InvalidInput(f"{path} holds a run already: resume=True goes on with it, or give another folder.")
-    known = {} if path is None else identity(net, data, config.description())
-    workers, optimizer = _Workers(), _optimizer(net, config)
-    history = []
+    known = {} if path is None else identity(net, data, replace(config, loss=loss).description())
+    optimizer, history = _optimizer(net, config), []
     if resume and path is not None:
         history = [Epoch(**row) for row in restore_checkpoint(path, net, optimizer, known)]
         if history and workers.rank == 0:
             write_history(path, [asdict(row) for row in history])  # again, should it be damaged
-    steps = math.ceil(len(data) / config.batch_size)
+    steps = _steps(data, config)
     with bar(name, config.epochs * steps, show=progress if workers.rank == 0 else False) as shown:
         shown.advance(len(history) * steps)
-        loop = _Loop(net, data, config, optimizer, workers, shown)
+        loop = _Loop(net, data, config, loss, optimizer, workers, shown)
         for epoch in range(len(history), config.epochs):
             history.append(loop.epoch(epoch, history))
             shown.line(history[-1].words(data.words(history[-1].test_error), config.epochs))
@@ -70,10 +85,36 @@ def fit(
     return history
 
 
+def _loss(config: TrainConfig, targets: Tensor) -> Loss:
+    """What the recipe says, or else what such targets are for."""
+    usual: Loss = MeanSquare() if targets.is_floating_point() else CrossEntropy()
+    return usual if config.loss is None else config.loss
+
+
+def _check_loader(data: Data, config: TrainConfig, workers: _Workers, resume: bool) -> None:
+    """Refuse what cannot be asked of a `DataLoader`."""
+    if not (isinstance(data, Fed) and isinstance(data.train, Loaded)):
+        return
+    if resume:
+        data.train.check_resumable()
+    if config.augment is not None:
+        raise InvalidInput("augment is for numbered samples: let the data set behind the DataLoader change its own.")
+    if workers.count > 1:
+        raise InvalidInput("A DataLoader cannot be shared between processes: give them its Dataset.")
+
+
+def _steps(data: Data, config: TrainConfig) -> int:
+    """How many batches an epoch has."""
+    if isinstance(data, Fed) and isinstance(data.train, Loaded):
+        return len(data)
+    return math.ceil(len(data) / config.batch_size)
+
+
 class _Workers:
     """This process among those that train together; one of one where torch.distributed is not in use."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         used = distributed.is_available() and distributed.is_initialized()
         self.rank, self.count = (distributed.get_rank(), distributed.get_world_size()) if used else (0, 1)
 
@@ -81,9 +122,11 @@ class _Workers:
         return index[self.rank :: self.count]
 
     def sum(self, tensor: Tensor) -> Tensor:
-        if self.count > 1:
-            distributed.all_reduce(tensor)
-        return tensor
+        if self.count == 1:
+            return tensor
+        summed = tensor.to(self.device)  # where the processes of a GPU can meet
+        distributed.all_reduce(summed)
+        return summed
 
     def sum_gradients(self, net: nn.Module) -> None:
         if self.count == 1:
@@ -103,28 +146,25 @@ class _Loop:
         net: nn.Module,
         data: Data,
         config: TrainConfig,
+        loss: Loss,
         optimizer: torch.optim.Optimizer,
         workers: _Workers,
         shown: Bar,
     ) -> None:
         self.net, self.data, self.config, self.optimizer = net, data, config, optimizer
-        self.workers, self.shown = workers, shown
-        self.steps = math.ceil(len(data) / config.batch_size)
+        self.loss, self.workers, self.shown = loss, workers, shown
+        self.steps = _steps(data, config)
 
     def epoch(self, number: int, history: list[Epoch]) -> Epoch:
         """One pass over the data in an order that seed and epoch decide, and a look at the test samples."""
         config, started = self.config, time.perf_counter()
         last = f", error {self.data.words(history[-1].test_error)}" if history else ""
-        generator = _generator(config.seed, number)
-        order = torch.randperm(len(self.data), generator=generator)
-        augmented = Augmented(config.augment, len(self.data), generator)
-        torch.manual_seed(_mix(config.seed, number))  # for networks that draw random numbers of their own
         self.net.train()
         totals, lost = torch.zeros(3, dtype=torch.float64), 0  # loss, errors and samples
-        for step, index in enumerate(order.split(config.batch_size), number * self.steps):
+        for step, (x, targets, size) in enumerate(self._batches(number), number * self.steps):
             for group in self.optimizer.param_groups:
                 group["lr"] = config.rate(step, self.steps)
-            seen = self._step(step, index, augmented)
+            seen = self._step(step, x, targets, size)
             lost += seen is None
             totals += 0 if seen is None else seen
             loss = "" if seen is None else f", loss {float(seen[0] / seen[2].clamp(min=1)):.3f}"
@@ -158,24 +198,39 @@ class _Loop:
             residual=after.residual,
         )
 
-    def _step(self, step: int, index: Tensor, augmented: Augmented) -> Tensor | None:
+    def _batches(self, number: int) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """Inputs and targets of this process, where the network is, and how many all processes have together."""
+        config, data, dtype = self.config, self.data, dtype_of(self.net)
+        generator = _generator(config.seed, number)
+        seed = _mix(config.seed, number)  # of loaders and networks that draw random numbers of their own
+        if isinstance(data, Fed) and isinstance(data.train, Loaded):
+            torch.manual_seed(seed)
+            for x, targets in data.train.batches(config.batch_size, dtype):
+                yield *moved(self.net, x, targets), len(x)
+            return
+        order = torch.randperm(len(data), generator=generator)
+        augmented = Augmented(config.augment, len(data), generator)
+        torch.manual_seed(seed)
+        for index in order.split(config.batch_size):
+            mine = self.workers.share(index)
+            x, targets = data.batch(mine, dtype)
+            yield *moved(self.net, augmented(x, mine), targets), len(index)
+
+    def _step(self, step: int, x: Tensor, targets: Tensor, size: int) -> Tensor | None:
         """One step of the optimizer: loss, errors and samples of this process, summed; None if the batch is lost."""
-        mine = self.workers.share(index)
-        x, targets = self.data.batch(mine, dtype_of(self.net))
-        x = augmented(x, mine)
         self.optimizer.zero_grad()
         seen, lost, reason, cause = torch.zeros(3, dtype=torch.float64), False, "", None
         try:
-            if len(mine) > 0:
+            if len(x) > 0:
                 outputs = self.net(x)
                 wrong = self.data.errors(outputs.detach(), targets).sum().item()  # first: it knows labels out of range
-                loss = self.config.loss(self.net, outputs, targets)
+                loss = self.loss(self.net, outputs, targets)
                 value = loss.item()
                 if not math.isfinite(value):
                     reason = f"the loss is {value}"
                 else:
-                    (loss * (len(mine) / len(index))).backward()
-                seen = torch.tensor([value * len(mine), wrong, len(mine)], dtype=torch.float64)
+                    (loss * (len(x) / size)).backward()
+                seen = torch.tensor([value * len(x), wrong, len(x)], dtype=torch.float64)
         except NotConverged:
             if self.config.on_lost == "stop":
                 raise

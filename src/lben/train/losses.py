@@ -45,6 +45,11 @@ class CrossEntropy:
             samples.check_classes(logits, labels)
             raise
 
+    def each(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The same for each sample, shape (batch,)."""
+        asked = logits - self.margin * F.one_hot(labels, logits.shape[-1])
+        return F.cross_entropy(asked, labels, reduction="none")
+
 
 @dataclass(frozen=True)
 class Emma:
@@ -90,3 +95,7 @@ class MeanSquare:
     def __call__(self, net: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
         samples.check_targets(outputs, targets)
         return F.mse_loss(outputs, targets)
+
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The same for each sample, shape (batch,)."""
+        return (outputs - targets).square().mean(dim=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from torch import nn
@@ -24,7 +24,7 @@ class TrainConfig:
     """How to train.
 
     loss: CrossEntropy(margin) or Emma(epsilon, bound) for classes, MeanSquare() for regression, or a function of
-        network, outputs and targets.
+        network, outputs and targets. Not given: CrossEntropy() where targets are integers, else MeanSquare().
     schedule: "constant"; "step", by `step_factor` every `step_epochs`; "one-cycle", up for 30 % of the steps and down
         for the rest, `learning_rate` at its peak; "cosine", down from the first step.
     on_lost: what to do with a batch in which the network has no answer (an unconstrained network may lose its
@@ -40,7 +40,7 @@ class TrainConfig:
     schedule: Schedule = "one-cycle"
     step_epochs: int = 10
     step_factor: float = 0.1
-    loss: Loss = field(default_factory=CrossEntropy)
+    loss: Loss | None = None
     seed: int = 0
     on_lost: OnLost = "skip"
     augment: Augmentation | None = None
@@ -53,7 +53,7 @@ class TrainConfig:
         if not checks.number("weight_decay", self.weight_decay) >= 0:
             raise InvalidInput(f"weight_decay must not be negative, but is {self.weight_decay}.")
         checks.seed(self.seed)
-        if isinstance(self.loss, nn.Module) or not callable(self.loss):
+        if self.loss is not None and (isinstance(self.loss, nn.Module) or not callable(self.loss)):
             raise InvalidInput(
                 "loss must be a function of network, outputs and targets, such as lben.train.MeanSquare() or "
                 f"lambda net, y, targets: nn.functional.mse_loss(y, targets), not {self.loss!r}."
@@ -86,7 +86,8 @@ class TrainConfig:
 
     def description(self) -> dict[str, Any]:
         """The options as plain values, by which a checkpoint recognises its run."""
-        known = {**asdict(self), "loss": fingerprint(self.loss)}
+        loss = CrossEntropy() if self.loss is None else self.loss  # what is not said is that of classes
+        known = {**asdict(self), "loss": fingerprint(loss)}
         if self.augment is None:
             del known["augment"]  # runs from before there was any are the same runs
         return known

@@ -1,0 +1,1 @@
+"""Networks as plain modules with a fixed number of operations and a proved error, and as ONNX files."""

@@ -1,0 +1,206 @@
+"""`lben.export`: a network as a plain module with a proved error."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import torch
+from torch import Tensor, nn
+
+from lben import checks
+from lben.activations.base import Activation
+from lben.certify.equilibria import EquilibriumSubject
+from lben.certify.evaluator import Evaluator
+from lben.certify.links import Link, links_of
+from lben.certify.stack import StackSubject
+from lben.certify.subject import Examined
+from lben.dynamics.ode import Dynamics
+from lben.errors import InvalidInput
+from lben.export.chain import Plan, end_error, share_of, start_error
+from lben.export.domains import Inputs, check_domain
+from lben.export.equilibria import Facts
+from lben.export.forms import Form
+from lben.export.onnx import write_onnx
+from lben.export.parts import Chain
+from lben.numerics.rounding import at_most, undisturbed
+from lben.weights.linear import Standardize
+from lben.weights.record import Record
+from lben.weights.stages import Equilibrium, Shape, Stage
+
+
+class Exported(nn.Module):
+    """A network in plain operations and constants: what `lben.export` makes.
+
+    Calling it with x, shape (batch, *in_shape) or rows (batch, features), returns y, shape (batch, *out_shape), and a
+    residual for every sample, shape (batch,): |z - s|/|s| with s = sigma(W z + U x + bz) for the z that y was read from
+    (the largest, where there are several equilibria; 0 where there is none to find). It is NaN where x is not finite,
+    and small only where z nearly solves its equation. It is relative: outside the domain, where nothing is promised, a
+    small one says that y is near relative to z, and a large one that the iterations were too few.
+
+    promise: what is proved, in one sentence. accuracy: the bound that it states. domain: the inputs it is for.
+    error: what is proved, which may be less than the accuracy. iterations, contraction: of all equilibria together, and
+    the largest factor by which one of them is proved to shrink errors. equilibria: for each its name, iterations, step
+    and that factor.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        *,
+        equilibria: tuple[Facts, ...],
+        in_shape: Shape,
+        out_shape: Shape,
+        dtype: torch.dtype,
+        inner: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.chain, self.equilibria = chain, equilibria
+        self.in_shape, self.out_shape = in_shape, out_shape
+        self.dtype, self.inner = dtype, inner
+        self.accuracy = self.error = math.inf
+        self.domain: Inputs = check_domain(None)
+        self.promise = ""
+
+    @property
+    def iterations(self) -> int:
+        """Of all equilibria together."""
+        return sum(fact.iterations for fact in self.equilibria)
+
+    @property
+    def contraction(self) -> float:
+        """The factor by which an iteration is proved to shrink errors, the largest of all; 0 where none is needed."""
+        return max((fact.contraction for fact in self.equilibria), default=0.0)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if not x.is_floating_point():
+            raise InvalidInput(f"x must be float32 or float64, not {str(x.dtype)[6:]}.")
+        rows = x.reshape(-1, math.prod(self.in_shape)).to(self.inner)
+        whole = (rows - rows).sum(dim=1)  # 0, or NaN where something is not finite
+        y, residual = self.chain(rows, whole)
+        y = y.to(self.dtype)
+        return y.reshape(-1, *self.out_shape), residual.to(self.dtype)
+
+    def to_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write an ONNX file of it: an input "x", outputs "y" and "residual", a batch of any size, and the promise.
+
+        It needs the extra `onnx`. The file is whole or not there: it is written beside and then renamed. What is
+        promised and proved stands in its metadata, under "promise", "accuracy" and "iterations".
+        """
+        metadata = {
+            "promise": self.promise,
+            "accuracy": repr(self.accuracy),
+            "iterations": str(self.iterations),
+            "contraction": repr(self.contraction),
+        }
+        write_onnx(self, torch.zeros(2, *self.in_shape, dtype=self.dtype), path, metadata)
+
+    def extra_repr(self) -> str:
+        return f"iterations={self.iterations}, accuracy={self.accuracy:g}"
+
+
+@undisturbed
+def export(
+    net: Examined,
+    *,
+    accuracy: float = 1e-4,
+    domain: Inputs | None = None,
+    dtype: torch.dtype | None = None,
+    activation: Activation | None = None,
+) -> Exported:
+    """A network as a plain `nn.Module`, without solver, branches or autograd functions, and with a proved error.
+
+    Every equilibrium becomes a fixed number of Peaceman-Rachford iterations, so many that |y - y*| <= accuracy in the
+    l2 norm, for every input of the domain and whatever order a runtime adds in, y* the output of the network in real
+    numbers. Other stages are computed as they are.
+
+    net: a network, a stack or bare weights, well-posed in a metric that they carry or that is found.
+    accuracy: a number above 0.
+    domain: the inputs that are promised, an `InBox` or an `InBall`, as the module takes them, before a `Normalize`;
+        None: all entries in [0, 1], as those of pixels.
+    dtype: what it computes in. None: in the network's own where its rounding leaves room for the accuracy, else in
+        float64, with inputs and outputs in the network's own.
+    activation: for bare weights; ReLU if not given.
+
+    Raises InvalidInput where rounding does not leave room, which says what can be promised, where too many iterations
+    would be needed, or where a part has no plain form; NotWellPosed where nothing is proved.
+    """
+    checks.positive("accuracy", accuracy)
+    chosen = check_domain(domain)
+    if dtype is not None and dtype not in checks.FLOATS:
+        raise InvalidInput(f"dtype must be torch.float32, torch.float64 or None, not {dtype!r}.")
+    if isinstance(net, Dynamics):
+        raise InvalidInput(
+            f"{type(net).__name__} cannot be exported: trajectories need an integrator. Its weights(), with its "
+            "activation, are those of a network that can."
+        )
+    evaluator = Evaluator.of(net, activation)
+    own = _own_dtype(net)
+    evaluator.require_proof()
+    links, shapes = _links(evaluator.subject)
+    tried = [dtype] if dtype is not None else list(dict.fromkeys([own, torch.float64]))
+    error, forms, region = math.inf, dict[Link, Form](), chosen.region(math.prod(shapes[0]))
+    for inner in tried:
+        plan = Plan(inner, share_of(links, accuracy), forms)
+        with torch.no_grad():
+            built = plan.chain(links, region, start_error(region, own, inner))
+        error = end_error(built, own)
+        if error <= accuracy:
+            made = Exported(
+                built.part,
+                equilibria=built.facts,
+                in_shape=shapes[0],
+                out_shape=shapes[1],
+                dtype=own,
+                inner=inner,
+            )
+            return _finished(made, chosen, accuracy, error)
+    raise InvalidInput(_refusal(accuracy, error, own, tried[-1]))
+
+
+def _refusal(accuracy: float, error: float, own: torch.dtype, inner: torch.dtype) -> str:
+    least = "no accuracy" if math.isinf(error) else f"an accuracy of {at_most(error, 3)}"
+    advice = ""
+    if inner is not torch.float64:
+        advice = " Computed with dtype=torch.float64 it rounds less."
+    elif own is not torch.float64:
+        advice = " Its outputs are float32: net.double() rounds less."
+    where = str(inner)[6:] if inner is own else f"{str(inner)[6:]}, and of outputs in {str(own)[6:]}"
+    return (
+        f"accuracy = {accuracy:g} cannot be promised: rounding in {where}, bounded in advance, leaves room for {least} "
+        f"for these inputs.{advice}"
+    )
+
+
+def _finished(module: Exported, domain: Inputs, accuracy: float, error: float) -> Exported:
+    module.domain, module.accuracy, module.error = domain, accuracy, error
+    taken = f" in {module.iterations} iterations" if module.equilibria else ""
+    module.promise = (
+        f"For {domain}, the output is within {at_most(accuracy)} of the network's in real numbers (l2){taken}: proved, "
+        "rounding included."
+    )
+    return module.eval()
+
+
+def _links(subject: object) -> tuple[tuple[Link, ...], tuple[Shape, Shape]]:
+    """The links of a subject, its normalisation at the head, and the shapes of samples at both ends."""
+    if isinstance(subject, StackSubject):
+        return subject.chain, (subject.weights.in_shape, subject.weights.stages[-1].out_shape)
+    assert isinstance(subject, EquilibriumSubject)
+    weights = subject.weights
+    geometry = getattr(weights, "geometry", weights)
+    shape: Shape = getattr(geometry, "in_shape", (weights.in_features,))
+    stages: list[Stage] = []
+    if subject.normalize is not None:
+        stages.append(Standardize("Normalize", shape, subject.normalize.mean, subject.normalize.std))
+    stages.append(Equilibrium("The network", shape, weights, subject.activation))
+    return links_of(stages), (shape, getattr(weights, "out_shape", (weights.out_features,)))
+
+
+def _own_dtype(net: Examined) -> torch.dtype:
+    """The dtype of a network's tensors, or of weights; the default one where there are several records of them."""
+    if isinstance(net, nn.Module):
+        tensors = [*net.parameters(), *net.buffers()]
+    else:
+        tensors = list(net.tensors().values()) if isinstance(net, Record) else []
+    return next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.get_default_dtype())

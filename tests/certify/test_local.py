@@ -1,0 +1,203 @@
+"""Local bounds: true for everything within their radius, at most the global ones, and exact where it is tiny."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lben
+from lben.activations.sectors import sectors
+from lben.certify.surroundings import Inequality, Rows
+from lben.data import embedded_mnist, pixels
+from tests.problems import ACTIVATIONS, mnist_network, name
+
+EXACT = lben.Newton(tolerance=1e-12)
+KNOWN = [sigma for sigma in ACTIVATIONS if not isinstance(sigma, lben.Elementwise)]
+
+
+def network(seed: int, inputs: int = 2, units: int = 8, gamma: float | None = 2.0, outputs: int = 3) -> lben.LBEN:
+    """A small network with a large W, in double precision."""
+    torch.manual_seed(seed)
+    net = lben.LBEN(inputs, units, outputs, gamma=gamma, solver=EXACT).double().eval()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    return net
+
+
+def ball(x: Tensor, radius: float, count: int, seed: int) -> Tensor:
+    """Points within the radius of each x, many of them at its edge, shape (count, batch, d)."""
+    g = torch.Generator().manual_seed(seed)
+    directions = torch.randn(count, *x.shape, generator=g, dtype=x.dtype)
+    lengths = radius * torch.rand(count, len(x), 1, generator=g, dtype=x.dtype) ** 0.3
+    return x + directions / directions.norm(dim=-1, keepdim=True) * lengths * (1 - 1e-12)
+
+
+def slopes(net: nn.Module, x: Tensor, points: Tensor) -> Tensor:
+    with torch.no_grad():
+        moved = (net(points) - net(x)).norm(dim=-1)
+    return (moved / (points - x).norm(dim=-1)).amax(dim=0)
+
+
+@pytest.mark.parametrize("sigma", KNOWN, ids=name)
+def test_no_stretch_is_steeper_or_flatter_than_its_sector(sigma: lben.Activation) -> None:
+    g = torch.Generator().manual_seed(0)
+    v = 4 * torch.randn(400, 5, generator=g, dtype=torch.float64)
+    d = 10 ** (1 - 5 * torch.rand(400, 5, generator=g, dtype=torch.float64))
+    off = 1e-3 * torch.rand(400, 5, generator=g, dtype=torch.float64)
+    lower, upper = sectors(sigma, v, off, d)
+    assert bool(((lower >= 0) & (lower <= upper) & (upper <= 1)).all())
+    for _ in range(200):
+        start = v + off * (2 * torch.rand(v.shape, generator=g, dtype=torch.float64) - 1)
+        step = d * (2 * torch.rand(v.shape, generator=g, dtype=torch.float64) - 1)
+        secant = (sigma(start + step) - sigma(start)) / step
+        rounding = 1e-14 * (1 + start.abs()) / step.abs()
+        assert bool((secant >= lower - rounding).all())
+        assert bool((secant <= upper + rounding).all())
+
+
+@pytest.mark.parametrize("sigma", KNOWN, ids=name)
+def test_a_short_stretch_has_one_slope(sigma: lben.Activation) -> None:
+    v = torch.linspace(-3.3, 3.4, 35, dtype=torch.float64).reshape(7, 5)
+    nothing = torch.zeros_like(v)
+    lower, upper = sectors(sigma, v, nothing, nothing + 1e-7)
+    assert torch.allclose(lower, sigma.derivative(v), atol=1e-6)
+    assert torch.allclose(upper, sigma.derivative(v), atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_within_the_radius_is_steeper(seed: int) -> None:
+    net = network(seed, inputs=1 + seed % 3, gamma=[None, 0.5, 2.0][seed % 3])
+    x = 2 * torch.randn(6, net.in_features, dtype=torch.float64)
+    globally = lben.tightest_bound(net).gamma
+    assert globally is not None
+    for radius in (0.03, 0.3, 3.0):
+        found = lben.local_bound(net, x, radius)
+        assert bool((found.gamma <= globally).all())
+        assert bool((slopes(net, x, ball(x, radius, 500, seed)) <= found.gamma * (1 + 1e-7)).all())
+
+
+def test_a_tiny_radius_shows_the_slope_itself() -> None:
+    for seed in range(5):
+        net = network(seed)
+        x = torch.randn(4, 2, dtype=torch.float64)
+        found = lben.local_bound(net, x, 1e-7)
+        for row, gamma in zip(x, found.gamma, strict=True):
+            J = torch.autograd.functional.jacobian(net, row)
+            assert float(gamma) == pytest.approx(float(torch.linalg.matrix_norm(J, 2)), rel=1e-4)
+        assert bool((found.fixed == 8).all())
+        assert bool((found.width == 0).all())
+
+
+def test_much_of_the_gap_to_what_a_search_reaches_is_closed() -> None:
+    """The mean over small networks of local bound, and of global bound, over the steepest of many pairs."""
+    near, far = [], []
+    for seed in range(8):
+        net = network(seed, inputs=2, gamma=None)
+        x = torch.randn(5, 2, dtype=torch.float64)
+        found, globally = lben.local_bound(net, x, 0.2), lben.tightest_bound(net).gamma
+        reached = slopes(net, x, ball(x, 0.2, 3000, seed))
+        near.append(float((found.gamma / reached).mean()))
+        far.append(float((globally / reached).mean()))
+    assert sum(near) / 8 < 1.35 < 2 < sum(far) / 8
+
+
+@pytest.mark.parametrize("sigma", KNOWN, ids=name)
+def test_every_activation_of_the_table(sigma: lben.Activation) -> None:
+    torch.manual_seed(0)
+    net = lben.LBEN(3, 5, 2, gamma=1.5, activation=sigma, solver=EXACT).double().eval()
+    x = torch.randn(4, 3, dtype=torch.float64)
+    found = lben.local_bound(net, x, 0.5)
+    assert bool((slopes(net, x, ball(x, 0.5, 400, 1)) <= found.gamma * (1 + 1e-7)).all())
+
+
+def test_errors_of_what_is_bounded_add_up() -> None:
+    """g is 1 within 0.1, and nothing else is there: the bound is 1.1, for one row and for all of them."""
+    one, none = torch.ones(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, 1, dtype=torch.float64)
+    inequality = Inequality(2 * one, none, none, none[0, 0], none[0, 0], one[0, 0])
+    rows = Rows(none, one, none[0], 0.1 * one[0])
+    for found in (inequality.bounds(rows, one[0, 0]), inequality.norm(rows, one[0, 0])):
+        assert 1.1 <= float(found) < 1.1 + 1e-6
+
+
+def test_linear_units_have_the_norm_of_their_matrix() -> None:
+    torch.manual_seed(0)
+    net = lben.LBEN(3, 6, 2, gamma=1.0, activation=lben.Identity(), solver=EXACT).double().eval()
+    J = torch.autograd.functional.jacobian(net, torch.zeros(3, dtype=torch.float64))
+    found = lben.local_bound(net, torch.randn(2, 3, dtype=torch.float64), 1.0)
+    assert found.gamma.tolist() == pytest.approx([float(torch.linalg.matrix_norm(J, 2))] * 2, rel=1e-6)
+
+
+def test_what_passes_the_hidden_units_by_is_counted() -> None:
+    for skip, gamma in (("linear", 1.5), ("identity", 2.0)):
+        torch.manual_seed(0)
+        net = lben.LBEN(3, 6, 3, gamma=gamma, skip=skip, solver=EXACT).double().eval()  # type: ignore[arg-type]
+        x = torch.randn(4, 3, dtype=torch.float64)
+        found = lben.local_bound(net, x, 0.4)
+        assert bool((slopes(net, x, ball(x, 0.4, 400, 1)) <= found.gamma * (1 + 1e-7)).all())
+        assert float(found.gamma.min()) > 0.05
+
+
+def test_feed_forward_networks_and_dense_stacks() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 10), nn.ReLU(), nn.Linear(10, 8), nn.LeakyReLU(0.2), nn.Linear(8, 3)).double()
+    stack = lben.Sequential(
+        lben.LBEN(3, 6, 4, gamma=1.0, solver=EXACT),
+        lben.SLL(4),
+        nn.Linear(4, 3),
+        lben.LBEN(3, 5, 3, gamma=2.0, solver=EXACT),
+        in_shape=(3,),
+    )
+    for net in (lben.from_sequential(module).eval(), stack.double().eval()):
+        x = torch.randn(5, 3, dtype=torch.float64)
+        for radius in (1e-6, 0.5):
+            found = lben.local_bound(net, x, radius)  # type: ignore[arg-type]
+            assert bool((slopes(net, x, ball(x, radius, 400, 1)) <= found.gamma * (1 + 1e-4)).all())
+        assert bool((found.gamma < lben.tightest_bound(net).gamma).any())  # type: ignore[arg-type]
+        locally = lben.certified_radius(net, x, local=True)  # type: ignore[arg-type]
+        assert bool((locally.radius >= lben.certified_radius(net, x).radius).all())  # type: ignore[arg-type]
+
+
+def test_radii_are_larger_and_no_attack_gets_below_them() -> None:
+    data = embedded_mnist()
+    x, y = pixels(data.test_images[:30]), data.test_labels[:30]
+    net = mnist_network(None)
+    globally = lben.certified_radius(net, x, y, domain="pixels").radius
+    for tolerance in (1e-2, 1e-12):
+        solver = lben.PeacemanRachford(tolerance=tolerance)
+        found = lben.certified_radius(net, x, y, local=True, domain="pixels", solver=solver)
+        least = lben.certified_radius(net, x, y, domain="pixels", solver=solver).radius
+        assert bool((found.radius >= least).all())
+    assert float(found.radius.sum()) > 1.1 * float(globally.sum())
+    for method in ("pgd", "deepfool"):
+        result = lben.attack(net, x, y, [0.2, 0.4, 0.8], method=method, domain="pixels", steps=20, restarts=1)  # type: ignore[arg-type]
+        assert bool((result.error > result.clean_error).any())
+        for size, success, distance in zip(
+            result.epsilons.pixels, result.success, result.distances.pixels, strict=True
+        ):
+            assert not bool((success & (found.radius > size)).any())
+            assert not bool((success & (distance < found.radius)).any())
+    accuracy = lben.certified_accuracy(net, x, y, [0.3], local=True, domain="pixels").accuracy
+    assert float(accuracy[0]) == pytest.approx(float((found.radius > 0.3).double().mean()))
+
+
+def test_what_has_no_local_bound_is_refused_by_name() -> None:
+    x = torch.randn(2, 3, dtype=torch.float64)
+    own = lben.LBEN(3, 4, 2, gamma=1.0, activation=lben.Elementwise(torch.tanh)).double()
+    with pytest.raises(lben.InvalidInput, match="no slopes between two points are known"):
+        lben.local_bound(own, x, 1.0)
+    blocks = lben.LBEN(3, 4, 2, gamma=1.0, activation=lben.Softmax(2)).double()
+    with pytest.raises(lben.InvalidInput, match="no slopes between two points are known"):
+        lben.certified_radius(blocks, x, local=True)
+    images = lben.ConvLBEN((1, 4, 4), 2, 3, gamma=1.0)
+    with pytest.raises(lben.InvalidInput, match="has convolutions: use local=False"):
+        lben.certified_radius(images, torch.rand(2, 1, 4, 4), local=True)
+    good = network(0)
+    for radius in (0.0, -1.0, float("nan")):
+        with pytest.raises(lben.InvalidInput, match="radius must be"):
+            lben.local_bound(good, torch.zeros(1, 2).double(), radius)
+    with pytest.raises(lben.InvalidInput, match="x is empty"):
+        lben.local_bound(good, torch.zeros(0, 2).double(), 1.0)
+    with pytest.raises(lben.InvalidInput, match="local must be True or False"):
+        lben.certified_radius(good, torch.zeros(1, 2).double(), local=2)  # type: ignore[arg-type]
