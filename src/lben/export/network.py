@@ -18,7 +18,7 @@ from lben.certify.subject import Examined
 from lben.dynamics.ode import Dynamics
 from lben.errors import InvalidInput
 from lben.export.chain import Plan, end_error, share_of, start_error
-from lben.export.domains import Inputs, check_domain
+from lben.export.domains import Inputs, Region, check_domain
 from lben.export.equilibria import Facts
 from lben.export.forms import Form
 from lben.export.onnx import write_onnx
@@ -34,9 +34,8 @@ class Exported(nn.Module):
 
     Calling it with x, shape (batch, *in_shape) or rows (batch, features), returns y, shape (batch, *out_shape), and a
     residual for every sample, shape (batch,): |z - s|/|s| with s = sigma(W z + U x + bz) for the z that y was read from
-    (the largest, where there are several equilibria; 0 where there is none to find). It is NaN where x is not finite,
-    and small only where z nearly solves its equation. It is relative: outside the domain, where nothing is promised, a
-    small one says that y is near relative to z, and a large one that the iterations were too few.
+    (the largest, where there are several equilibria; 0 where there is none to find). It is infinite where x lies
+    outside the domain, by more than a millionth of its size, and NaN where x is not finite: nothing is promised there.
 
     promise: what is proved, in one sentence. accuracy: the bound that it states. domain: the inputs it is for.
     error: what is proved, which may be less than the accuracy. iterations, contraction: of all equilibria together, and
@@ -61,6 +60,7 @@ class Exported(nn.Module):
         self.accuracy = self.error = math.inf
         self.domain: Inputs = check_domain(None)
         self.promise = ""
+        self.outside: nn.Module = _Outside(self.domain.region(math.prod(self.in_shape)), self.inner)
 
     @property
     def iterations(self) -> int:
@@ -78,6 +78,7 @@ class Exported(nn.Module):
         rows = x.reshape(-1, math.prod(self.in_shape)).to(self.inner)
         whole = (rows - rows).sum(dim=1)  # 0, or NaN where something is not finite
         y, residual = self.chain(rows, whole)
+        residual = torch.where(self.outside(rows) & (whole == 0), math.inf, residual)
         y = y.to(self.dtype)
         return y.reshape(-1, *self.out_shape), residual.to(self.dtype)
 
@@ -97,6 +98,26 @@ class Exported(nn.Module):
 
     def extra_repr(self) -> str:
         return f"iterations={self.iterations}, accuracy={self.accuracy:g}"
+
+
+class _Outside(nn.Module):
+    """Which rows lie outside a region by more than a millionth of its size: those at its edge may have been rounded."""
+
+    center: Tensor
+    most: Tensor
+
+    def __init__(self, region: Region, dtype: torch.dtype) -> None:
+        super().__init__()
+        half = region.half
+        self.box = half is not None
+        size = region.center.abs() + half if half is not None else region.center.norm() + region.radius
+        most = half if half is not None else torch.tensor(region.radius, dtype=torch.float64)
+        self.register_buffer("center", region.center.to(dtype))
+        self.register_buffer("most", (most + 1e-6 * size).to(dtype))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        apart = (rows - self.center).abs()
+        return (apart - self.most).amax(dim=1) > 0 if self.box else apart.square().sum(dim=1).sqrt() > self.most
 
 
 @undisturbed
@@ -174,6 +195,7 @@ def _refusal(accuracy: float, error: float, own: torch.dtype, inner: torch.dtype
 
 def _finished(module: Exported, domain: Inputs, accuracy: float, error: float) -> Exported:
     module.domain, module.accuracy, module.error = domain, accuracy, error
+    module.outside = _Outside(domain.region(math.prod(module.in_shape)), module.inner)
     taken = f" in {module.iterations} iterations" if module.equilibria else ""
     module.promise = (
         f"For {domain}, the output is within {at_most(accuracy)} of the network's in real numbers (l2){taken}: proved, "
