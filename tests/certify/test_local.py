@@ -31,13 +31,15 @@ def ball(x: Tensor, radius: float, count: int, seed: int) -> Tensor:
     g = torch.Generator().manual_seed(seed)
     directions = torch.randn(count, *x.shape, generator=g, dtype=x.dtype)
     lengths = radius * torch.rand(count, len(x), 1, generator=g, dtype=x.dtype) ** 0.3
-    return x + directions / directions.norm(dim=-1, keepdim=True) * lengths * (1 - 1e-12)
+    norms: Tensor = torch.linalg.vector_norm(directions, dim=-1, keepdim=True)
+    return x + directions / norms * lengths * (1 - 1e-12)
 
 
 def slopes(net: nn.Module, x: Tensor, points: Tensor) -> Tensor:
     with torch.no_grad():
-        moved = (net(points) - net(x)).norm(dim=-1)
-    return (moved / (points - x).norm(dim=-1)).amax(dim=0)
+        moved: Tensor = torch.linalg.vector_norm(net(points) - net(x), dim=-1)
+    apart: Tensor = torch.linalg.vector_norm(points - x, dim=-1)
+    return (moved / apart).amax(dim=0)
 
 
 @pytest.mark.parametrize("sigma", KNOWN, ids=name)
@@ -99,6 +101,7 @@ def test_much_of_the_gap_to_what_a_search_reaches_is_closed() -> None:
         found, globally = lben.local_bound(net, x, 0.2), lben.tightest_bound(net).gamma
         reached = slopes(net, x, ball(x, 0.2, 3000, seed))
         near.append(float((found.gamma / reached).mean()))
+        assert globally is not None
         far.append(float((globally / reached).mean()))
     assert sum(near) / 8 < 1.35 < 2 < sum(far) / 8
 
@@ -152,11 +155,13 @@ def test_feed_forward_networks_and_dense_stacks() -> None:
     for net in (lben.from_sequential(module).eval(), stack.double().eval()):
         x = torch.randn(5, 3, dtype=torch.float64)
         for radius in (1e-6, 0.5):
-            found = lben.local_bound(net, x, radius)  # type: ignore[arg-type]
+            found = lben.local_bound(net, x, radius)
             assert bool((slopes(net, x, ball(x, radius, 400, 1)) <= found.gamma * (1 + 1e-4)).all())
-        assert bool((found.gamma < lben.tightest_bound(net).gamma).any())  # type: ignore[arg-type]
-        locally = lben.certified_radius(net, x, local=True)  # type: ignore[arg-type]
-        assert bool((locally.radius >= lben.certified_radius(net, x).radius).all())  # type: ignore[arg-type]
+        globally = lben.tightest_bound(net).gamma
+        assert globally is not None
+        assert bool((found.gamma < globally).any())
+        locally = lben.certified_radius(net, x, local=True)
+        assert bool((locally.radius >= lben.certified_radius(net, x).radius).all())
 
 
 def test_radii_are_larger_and_no_attack_gets_below_them() -> None:
@@ -171,7 +176,7 @@ def test_radii_are_larger_and_no_attack_gets_below_them() -> None:
         assert bool((found.radius >= least).all())
     assert float(found.radius.sum()) > 1.1 * float(globally.sum())
     for method in ("pgd", "deepfool"):
-        result = lben.attack(net, x, y, [0.2, 0.4, 0.8], method=method, domain="pixels", steps=20, restarts=1)  # type: ignore[arg-type]
+        result = lben.attack(net, x, y, [0.2, 0.4, 0.8], method=method, domain="pixels", steps=20, restarts=1)
         assert bool((result.error > result.clean_error).any())
         for size, success, distance in zip(
             result.epsilons.pixels, result.success, result.distances.pixels, strict=True

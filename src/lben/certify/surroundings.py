@@ -76,7 +76,7 @@ def _root_above(rows: Tensor) -> Tensor:
     gram = Enclosed.exact(rows) @ Enclosed.exact(rows.T)
     trace = float(gram.mid.diagonal().sum())
     values, vectors = torch.linalg.eigh(gram.mid)
-    R = vectors * (values.clamp(min=0) + _RAISED * trace + 1e-280).sqrt()
+    R: Tensor = vectors * (values.clamp(min=0) + _RAISED * trace + 1e-280).sqrt()
     if definite(Enclosed.exact(R) @ Enclosed.exact(R.T) - gram) != "holds":
         raise InvalidInput("The sizes of U and D differ too much for a local bound in double precision: scale them.")
     return R
@@ -260,14 +260,16 @@ def _largest(M: Tensor, B: Tensor) -> Tensor:
     vector = torch.ones(Z.shape[0], Z.shape[2], 1, dtype=Z.dtype)
     length = torch.ones(len(Z), dtype=Z.dtype)
     for _ in range(_POWERS):
-        vector = Z.mT @ (Z @ (vector / vector.norm(dim=1, keepdim=True).clamp(min=1e-280)))
-        length = vector.norm(dim=1)[:, 0]
-    return torch.where(info == 0, length, 1.0).nan_to_num(nan=1.0).clamp(min=_LEAST)
+        vector = Z.mT @ (Z @ (vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True).clamp(min=1e-280)))
+        length = torch.linalg.vector_norm(vector, dim=1)[:, 0]
+    found: Tensor = torch.where(info == 0, length, 1.0).nan_to_num(nan=1.0).clamp(min=_LEAST)
+    return found
 
 
 def _norm(matrices: Tensor) -> Tensor:
     """A bound on the Frobenius norm of each matrix of a batch, or of one."""
-    return torch.linalg.matrix_norm(matrices) * _MORE
+    norms: Tensor = torch.linalg.matrix_norm(matrices)
+    return norms * _MORE
 
 
 def _each(errors: Tensor, count: int) -> Tensor:
