@@ -54,6 +54,10 @@ class Exported(nn.Module):
         inner: torch.dtype,
     ) -> None:
         super().__init__()
+        if not isinstance(chain, Chain):
+            raise InvalidInput(
+                f"An Exported is what lben.export(net) makes of a network, not of a {type(chain).__name__}."
+            )
         self.chain, self.equilibria = chain, equilibria
         self.in_shape, self.out_shape = in_shape, out_shape
         self.dtype, self.inner = dtype, inner
