@@ -63,7 +63,7 @@ def export_rows(epochs: int = 4, repeats: int = 80) -> list[Row]:
     images = pixels(embedded_mnist().test_images)
     for gamma in GAMMAS:
         net = network(gamma, epochs)
-        made = lben.export(net, accuracy=1e-4)
+        made = lben.export(net, accuracy=1e-3)
         for batch in BATCHES:
             steps = steps_of(net, made, images[:batch])
             times = interleave(steps, repeats)
