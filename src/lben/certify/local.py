@@ -95,14 +95,13 @@ def local_bound(
     if len(rows) == 0:
         raise InvalidInput("A local bound needs at least one input, but x is empty.")
     locality = Locality.of(subject)
-    most = known(locality.subject.tightest())
     method = PRECISE if solver is None else check_solver(solver)
     found = []
     for part in locality.parts(len(rows), progress):
         v, off = locality.subject.located(rows[part], method)
         around, lower, upper = locality.narrowed(v, off, torch.full((len(v),), reach, dtype=torch.float64))
         gamma = best_norm(around, around.rows(locality.outputs.expand(len(v), -1, -1)))
-        found.append((gamma.clamp(max=most), lower, upper))
+        found.append((gamma.clamp(max=locality.most), lower, upper))
     gamma, lower, upper = (torch.cat(parts) for parts in zip(*found, strict=True))
     gamma = gamma / scale if scale == 1 else gamma / scale * (1 + 1e-15)
     n = lower.shape[1]
@@ -114,10 +113,12 @@ def local_bound(
 class Locality:
     """A network as local bounds see it: its frame in the best global metric, and how far units move per length of dx.
 
-    moves: |dv_i| <= moves_i |dx| everywhere, shape (1, n). outputs: the rows of y, shape (p, n + p).
+    most: the tightest global bound. moves: |dv_i| <= moves_i |dx| everywhere, shape (1, n).
+    outputs: the rows of y, shape (p, n + p).
     """
 
     subject: DenseSubject
+    most: float
     frame: Frame
     moves: Tensor
     outputs: Tensor
@@ -129,12 +130,13 @@ class Locality:
         assert isinstance(own, DenseSubject)
         nothing = torch.zeros(1, own.weights.hidden_features, dtype=torch.float64)
         sectors(own.activation, nothing, nothing, nothing + 1)
-        frame = Frame.of(own.weights, own.tightest().lam)
+        tightest = own.tightest()
+        frame = Frame.of(own.weights, tightest.lam)
         lower = own.linear.to(torch.float64)[None]
         around = Surroundings.of(frame, lower, torch.ones_like(lower))
         moves = best_bounds(around, around.rows(None))
         outputs = torch.cat([frame.Wo, torch.eye(len(frame.Wo), dtype=torch.float64)], dim=1)
-        return Locality(own, frame, moves, outputs)
+        return Locality(own, known(tightest), frame, moves, outputs)
 
     def parts(self, count: int, progress: bool | None) -> Iterator[slice]:
         """So many inputs, a few at a time."""

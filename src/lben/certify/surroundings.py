@@ -66,10 +66,6 @@ class Frame:
             exponents=k,
         )
 
-    def scaled(self, v: Tensor) -> Tensor:
-        """Pre-activations, or what bounds them, in the units of the frame."""
-        return torch.ldexp(v, -self.exponents)
-
 
 def _root_above(rows: Tensor) -> Tensor:
     """A square R with R R' >= rows rows': the root of that product, raised by a ten billionth of its trace."""
@@ -99,8 +95,8 @@ class Surroundings:
     past: Tensor
 
     @staticmethod
-    def of(frame: Frame, lower: Tensor, upper: Tensor, lam: Tensor | None = None) -> Surroundings:
-        """With slopes between `lower` and `upper`, in the metric of the frame or in another one for each input."""
+    def of(frame: Frame, lower: Tensor, upper: Tensor) -> Surroundings:
+        """With slopes between `lower` and `upper`, in the metric of the frame."""
         n = len(frame.W)
         U, past = frame.R[:n], frame.R[n:]
         k = ((upper - lower) * (1 + 4 * EPS)).sqrt() * (1 + 4 * EPS)
@@ -113,8 +109,7 @@ class Surroundings:
         for made, given in ((P, frame.W), (N, U)):
             lost = (n + 8) * EPS * size_G * _norm(given)
             parts.append(torch.where(off < 0.5, off / (1 - off) * (_norm(made) + lost) + lost, math.inf) * _MORE)
-        own = frame.lam.expand_as(lower) if lam is None else lam
-        return Surroundings(lower, k, own, P, N, parts[0], parts[1], past)
+        return Surroundings(lower, k, frame.lam.expand_as(lower), P, N, parts[0], parts[1], past)
 
     def some(self, index: Tensor) -> Surroundings:
         """Those of some inputs, which may come more than once."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,22 @@ from lben.errors import InvalidInput
 class _Classes:
     """An error is a wrong class, and a sample without an answer has one."""
 
+    train_labels: Tensor
     unanswered_error: ClassVar[float] = 1.0
+
+    def _read(self, name: str, read: Callable[[str, Any], Tensor]) -> None:
+        """Check what is to be learned from, by the name of its inputs and how these are read."""
+        inputs = []
+        for part in ("train", "test"):
+            inputs.append(read(f"{part}_{name}", getattr(self, f"{part}_{name}")))
+            labels = samples.labels(f"{part}_labels", getattr(self, f"{part}_labels"))
+            samples.check_count(f"{part}_{name}", inputs[-1], f"{part}_labels", labels)
+            object.__setattr__(self, f"{part}_{name}", inputs[-1])
+            object.__setattr__(self, f"{part}_labels", labels)
+        samples.check_alike(*inputs)
+
+    def __len__(self) -> int:
+        return len(self.train_labels)
 
     @staticmethod
     def errors(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -43,16 +58,7 @@ class ImageData(_Classes):
     test_labels: Tensor
 
     def __post_init__(self) -> None:
-        for part in ("train", "test"):
-            images = samples.images(f"{part}_images", getattr(self, f"{part}_images"))
-            labels = samples.labels(f"{part}_labels", getattr(self, f"{part}_labels"))
-            samples.check_count(f"{part}_images", images, f"{part}_labels", labels)
-            object.__setattr__(self, f"{part}_images", images)
-            object.__setattr__(self, f"{part}_labels", labels)
-        samples.check_alike(self.train_images, self.test_images)
-
-    def __len__(self) -> int:
-        return len(self.train_labels)
+        self._read("images", samples.images)
 
     def batch(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         return _pixels(self.train_images[index], dtype), self.train_labels[index]
@@ -76,16 +82,7 @@ class ClassificationData(_Classes):
     test_labels: Tensor
 
     def __post_init__(self) -> None:
-        for part in ("train", "test"):
-            inputs = samples.numbers(f"{part}_inputs", getattr(self, f"{part}_inputs"))
-            labels = samples.labels(f"{part}_labels", getattr(self, f"{part}_labels"))
-            samples.check_count(f"{part}_inputs", inputs, f"{part}_labels", labels)
-            object.__setattr__(self, f"{part}_inputs", inputs)
-            object.__setattr__(self, f"{part}_labels", labels)
-        samples.check_alike(self.train_inputs, self.test_inputs)
-
-    def __len__(self) -> int:
-        return len(self.train_labels)
+        self._read("inputs", samples.numbers)
 
     def batch(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         return self.train_inputs[index].to(dtype), self.train_labels[index]

@@ -52,6 +52,7 @@ class Exported(nn.Module):
         out_shape: Shape,
         dtype: torch.dtype,
         inner: torch.dtype,
+        domain: Inputs,
     ) -> None:
         super().__init__()
         if not isinstance(chain, Chain):
@@ -62,9 +63,8 @@ class Exported(nn.Module):
         self.in_shape, self.out_shape = in_shape, out_shape
         self.dtype, self.inner = dtype, inner
         self.accuracy = self.error = math.inf
-        self.domain: Inputs = check_domain(None)
-        self.promise = ""
-        self.outside: nn.Module = _Outside(self.domain.region(math.prod(self.in_shape)), self.inner)
+        self.domain, self.promise = domain, ""
+        self.outside = _Outside(domain.region(math.prod(in_shape)), inner)
 
     @property
     def iterations(self) -> int:
@@ -178,8 +178,9 @@ def export(
                 out_shape=shapes[1],
                 dtype=own,
                 inner=inner,
+                domain=chosen,
             )
-            return _finished(made, chosen, accuracy, error)
+            return _finished(made, accuracy, error)
     raise InvalidInput(_refusal(accuracy, error, own, tried[-1]))
 
 
@@ -197,13 +198,12 @@ def _refusal(accuracy: float, error: float, own: torch.dtype, inner: torch.dtype
     )
 
 
-def _finished(module: Exported, domain: Inputs, accuracy: float, error: float) -> Exported:
-    module.domain, module.accuracy, module.error = domain, accuracy, error
-    module.outside = _Outside(domain.region(math.prod(module.in_shape)), module.inner)
+def _finished(module: Exported, accuracy: float, error: float) -> Exported:
+    module.accuracy, module.error = accuracy, error
     taken = f" in {module.iterations} iterations" if module.equilibria else ""
     module.promise = (
-        f"For {domain}, the output is within {at_most(accuracy)} of the network's in real numbers (l2){taken}: proved, "
-        "rounding included."
+        f"For {module.domain}, the output is within {at_most(accuracy)} of the network's in real numbers (l2){taken}: "
+        "proved, rounding included."
     )
     return module.eval()
 
