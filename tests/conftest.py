@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from io import StringIO
 
 import pytest
@@ -11,10 +12,28 @@ from rich.console import Console
 
 from tests.adversary.tally import total
 
+GOLDEN = (5**0.5 - 1) / 2
+
 settings.register_profile("repeatable", derandomize=True)  # the same examples on every run: the seed is fixed
 settings.load_profile("repeatable")
 
 torch.set_warn_always(True)  # torch gives many warnings only once a process, which would hide them from later tests
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test marked `sampled(k)`, one in k stays in `make test`; the others are for `make test-slow`.
+
+    Which ones follows the golden ratio: a fixed stride would meet the same value of an inner parameter every time.
+    """
+    seen: Counter[str] = Counter()
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None:
+            name = item.nodeid.split("[")[0]
+            if seen[name] * GOLDEN % 1 >= 1 / sampled.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[name] += 1
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import lben
 from lben.activations.scalar import TABLE
-from lben.data import MNIST_MEAN, MNIST_STD, ImageData, embedded_mnist, pixels
+from lben.data import ImageData, embedded_mnist
 from lben.operators.dense import DenseOperator
 from lben.parameterize.dense import LipschitzBounded, Monotone, WellPosed
 from lben.solvers.base import Problem
@@ -206,23 +206,11 @@ def conv_network(
 
 @cache
 def mnist_network(gamma: float | None) -> lben.EquilibriumNetwork:
-    """An LBEN (a MON for gamma None) of 80 units, trained for three epochs on the MNIST images that ship inside."""
-    torch.manual_seed(0)
-    data = embedded_mnist()
-    normalize, solver = lben.Normalize(MNIST_MEAN, MNIST_STD), lben.PeacemanRachford(tolerance=1e-3)
-    net: lben.EquilibriumNetwork = (
-        lben.MON(784, 80, 10, normalize=normalize, solver=solver)
-        if gamma is None
-        else lben.LBEN(784, 80, 10, gamma=gamma, normalize=normalize, solver=solver)
-    )
-    optimizer = torch.optim.Adam(net.parameters(), lr=4e-3)
-    for _ in range(3):
-        for index in torch.randperm(len(data.train_labels)).split(64):
-            optimizer.zero_grad()
-            logits = net(pixels(data.train_images[index]))
-            torch.nn.functional.cross_entropy(logits, data.train_labels[index]).backward()
-            optimizer.step()
-    return net.eval()
+    """The LBEN (the MON for gamma None) of 80 units that ships inside, trained on MNIST."""
+    net = lben.pretrained("mnist-mon" if gamma is None else f"mnist-gamma-{gamma:g}")
+    assert isinstance(net, lben.EquilibriumNetwork)
+    net.solver = lben.PeacemanRachford(tolerance=1e-3)
+    return net
 
 
 def lipsdp(matrices: list[Tensor], slope: float = 0.0) -> float:

@@ -144,6 +144,7 @@ def answers(net: nn.Module, x: Tensor) -> list[Tensor]:
     return [y.detach(), *gradients, net.eval()(x).detach()]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in MAKERS if name != "Normalize"])
 def test_a_step_stays_on_its_device(name: str, away: torch.device) -> None:
     """Forward and backward agree with the CPU; what is fetched from the device is no batch, no gradient and no W."""
@@ -181,6 +182,7 @@ def test_every_solver_works_there(solver: lben.Solver, away: torch.device) -> No
         assert torch.allclose(other.cpu(), one, rtol=1e-3, atol=1e-4)  # the same iterations
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "activation",
     [

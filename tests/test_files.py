@@ -168,6 +168,7 @@ def loaded_or_refused(path: Path) -> Any:
     return net
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("net", KINDS, ids=lambda net: type(net).__name__)
 def test_any_field_may_hold_anything(net: Any, tmp_path: Path) -> None:
     """Whatever stands in any field, or any tensor, with a checksum that fits: a whole network or InvalidFile."""

@@ -55,6 +55,7 @@ def functional(net: lben.EquilibriumNetwork) -> tuple[Callable[..., Tensor], tup
     return call, (x, bias, *net.parameters())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("training", MODES)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=name)
 def test_gradients_for_every_activation(activation: lben.Activation, training: bool) -> None:
@@ -83,6 +84,7 @@ def solver_cases() -> list[object]:
     ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("activation", "solver", "training"), solver_cases())
 def test_gradients_for_every_solver(activation: lben.Activation, solver: lben.Solver, training: bool) -> None:
     net = network(activation, replace(solver, tolerance=1e-12)).train(training)
@@ -100,6 +102,7 @@ def test_gradients_for_every_network(kind: type, training: bool) -> None:
     assert torch.autograd.gradgradcheck(call, inputs, fast_mode=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("activation", [a for a in ACTIVATIONS if isinstance(a, Scalar)], ids=name)
 def test_three_ways_to_a_gradient(activation: lben.Activation) -> None:
     """The adjoint solve, a dense solve with (I - J W), and autograd through the unrolled iteration."""

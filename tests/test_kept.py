@@ -70,6 +70,7 @@ def test_an_operator_follows_gamma(kind: str) -> None:
     assert float(slope) <= net.bound() == 0.05
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", BOUNDED)
 def test_bounds_of_pairs_follow_gamma(kind: str) -> None:
     net = make(kind)
@@ -79,6 +80,7 @@ def test_bounds_of_pairs_follow_gamma(kind: str) -> None:
     assert torch.equal(kept.bounds, lben.certified_radius(net.weights(), inputs()).bounds)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", NETWORKS)
 @pytest.mark.parametrize("training", [True, False])
 def test_a_pruned_network_uses_its_weights_as_they_are(kind: str, training: bool) -> None:
@@ -114,6 +116,7 @@ def expected(net: BaseNetwork) -> Tensor:
     return weights.readout(plain.eval().solve(inputs()).z, inputs()).detach()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_inference_mode_leaves_nothing_that_gradients_cannot_use(kind: str) -> None:
     net = make(kind)
@@ -128,6 +131,7 @@ def test_inference_mode_leaves_nothing_that_gradients_cannot_use(kind: str) -> N
     net(x).sum().backward()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_inputs_made_in_inference_mode_serve_in_training(kind: str) -> None:
     net = make(kind).train()

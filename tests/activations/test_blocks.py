@@ -63,6 +63,7 @@ def test_sigma_is_firmly_nonexpansive_with_lambda_constant_on_blocks(activation:
     assert bool(((moved * lam * (a - b - moved)).sum(dim=-1) >= -1e-12).all())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
 @pytest.mark.parametrize("alpha", [0.3, 1.0, 4.0])
 def test_jacobians_of_sigma_and_prox(activation: lben.Activation, alpha: float) -> None:

@@ -42,6 +42,7 @@ def inner_points(activation: Scalar) -> torch.Tensor:
     return activation(v)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("activation", SCALARS, ids=label)
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_prox_minimises_its_definition(activation: Scalar, alpha: float) -> None:
@@ -92,6 +93,7 @@ def test_prox_near_one_takes_few_steps(activation: Scalar, dtype: torch.dtype) -
         assert evaluations <= 8
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("activation", SCALARS, ids=label)
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_reflections_become_exact_as_iterates_settle(activation: Scalar, alpha: float) -> None:

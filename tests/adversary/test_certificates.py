@@ -43,7 +43,7 @@ def run(kind: Kind, first: int, count: int, record_property: Callable[[str, obje
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_certificates_are_exactly_true(kind: Kind, record_property: Callable[[str, object], None]) -> None:
-    run(kind, 0, KINDS[kind] // 3, record_property)
+    run(kind, 0, KINDS[kind] // 5, record_property)
 
 
 @pytest.mark.slow

@@ -190,7 +190,7 @@ def run(
 def test_no_pair_is_steeper_than_a_bound(
     herd: Callable[[Random], Prey], record_property: Callable[[str, object], None]
 ) -> None:
-    run(herd, range(HERDS[herd]), 100, 5, record_property)
+    run(herd, range(HERDS[herd]), 50, 3, record_property)
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ KINDS: dict[str, Callable[[], Any]] = {
         in_shape=(1, 4, 4),
     ),
     "convolutional, image to image": lambda: Imaged(
-        lben.ImageLBEN(1, 2, 1, gamma=0.7, padding="circular", skip="linear"), (1, 4, 4)
+        lben.ImageLBEN(1, 2, 1, gamma=0.7, padding="circular", skip="linear"), (1, 3, 3)
     ),
 }
 STACKS = [kind for kind in KINDS if kind.startswith("stack")]
@@ -103,8 +103,8 @@ def net(kind: str) -> Any:
 
 
 @pytest.fixture
-def x() -> Tensor:
-    return torch.rand(12, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+def x(net: Any) -> Tensor:
+    return torch.rand(12, net.weights().in_features, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 class TestConformance:

@@ -75,6 +75,7 @@ def test_a_certificate_is_checked_from_its_matrices_alone() -> None:
         assert gain.margin > 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("n", "size"), [(5, 0.5), (10, 0.5), (6, 1.0), (10, 10.0), (4, 1e4)])
 def test_chains_contract_at_any_rate_and_amplify_by_their_product(n: int, size: float) -> None:
     """A feed-forward network of one unit a layer: T spreads over decades, and the gain is that of the steady state."""

@@ -169,6 +169,7 @@ def test_on_single_pixels_the_tightest_bound_is_the_dense_one() -> None:
         assert ours.gamma > theirs.gamma * (1 - 1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("metric", ["channel", "identity"])
 @pytest.mark.parametrize("gamma", [0.7, None])
 def test_the_tightest_bound_is_proved_and_no_metric_near_it_does_better(
@@ -203,6 +204,7 @@ def test_the_product_bound_and_pixels() -> None:
     assert lben.certify(scaled, domain="pixels").holds
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("metric", ["channel", "pixel"])
 def test_radius_lower_bound_and_attack_tell_one_story(metric: lben.Metric) -> None:
     net = conv_network((1, 4, 4), metric, gamma=0.7)

@@ -68,6 +68,7 @@ def test_the_gain_is_not_gamma_and_is_never_exceeded(climbs: bool) -> None:
     assert tight * 1.9 < max(seen) <= found.gain
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_signals_never_exceed_the_gain(seed: int) -> None:
     ode = contracting(5, rate=0.2, gamma=1.0, size=1.5, seed=seed)
@@ -108,6 +109,7 @@ def test_optimised_signals_never_exceed_the_gain(seed: int) -> None:
 OTHER_SIZES = [pytest.param(*case, marks=pytest.mark.slow) for case in ((10, 0.0), (300, 0.0), (300, 0.1))]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("size", "skew"), [(0.3, 0.0), (1e4, 0.0), (10, 0.1), *OTHER_SIZES])
 def test_the_gain_is_the_smallest_that_a_general_solver_finds(size: float, skew: float) -> None:
     """Over P and T together, by semidefinite programming; where no T exists for a W, there is nothing to compare."""

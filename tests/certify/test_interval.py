@@ -41,6 +41,7 @@ def climb(net: lben.LBEN, x: Tensor, free: Tensor, radius: float, output: int, s
     return y[:, output].detach()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("skip", "features"), [(None, None), (None, [0, 4]), ("linear", [1])])
 def test_no_search_leaves_the_interval(skip: Literal["linear"] | None, features: list[int] | None) -> None:
     net, x, radius = network(skip), rows(), 0.7

@@ -76,6 +76,7 @@ def check_order(net: lben.EquilibriumNetwork, seed: int) -> None:
     assert largest_slope(net, seed) <= tight.gamma * (1 + 1e-7)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("gamma", [0.2, 1.0, None])
 def test_order_on_mnist(gamma: float | None) -> None:
     net = mnist_network(gamma)

@@ -22,6 +22,7 @@ def recomputed(net: lben.EquilibriumNetwork, lower: lben.LowerBound) -> float:
     return float(torch.linalg.vector_norm(y1 - y2) / torch.linalg.vector_norm(lower.inputs[0] - lower.inputs[1]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("gamma", "with_data"),
     [
@@ -42,6 +43,7 @@ def test_ninety_per_cent_of_the_tightest_bound_on_mnist(gamma: float, with_data:
     assert bool((lower.trace.diff() >= 0).all())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda a: type(a).__name__)
 def test_the_two_inputs_show_the_value(activation: lben.Activation) -> None:
     net = random_network("LBEN", (4, 5, 3), activation, gamma=1.0, size=2.0, spread=0.5, trained=3, seed=5)

@@ -30,6 +30,7 @@ def attacked(method: lben.AttackMethod) -> lben.Attack:
     return lben.attack(mnist_network(1.0), x, y, [0.5, 2.0, 4.0, 6.0], method=method, steps=20, restarts=2)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tolerance", TOLERANCES)
 @pytest.mark.parametrize("method", ["fgm", "pgd", "deepfool"])
 def test_no_attack_succeeds_below_the_radius(method: lben.AttackMethod, tolerance: float) -> None:
@@ -63,7 +64,7 @@ def test_pairs_prove_more_than_gamma() -> None:
     assert tight is not None
     pairs, joint = lben.certified_radius(net, x, y), lben.certified_radius(net, x, y, pairwise=False)
     assert bool((pairs.radius >= joint.radius).all())
-    assert float(pairs.radius.mean()) > 1.1 * float(joint.radius.mean())
+    assert float(pairs.radius.mean()) > 1.05 * float(joint.radius.mean())
     off_diagonal = ~torch.eye(10, dtype=torch.bool)
     assert float(pairs.bounds[off_diagonal].max()) <= math.sqrt(2) * tight * (1 + 1e-9)
     assert joint.bounds[0, 1] == pytest.approx(math.sqrt(2))
@@ -81,6 +82,7 @@ def test_the_bound_of_a_pair_is_that_of_its_difference() -> None:
     assert bounds[0, 2] == bounds[2, 0] == pytest.approx(lben.tightest_bound(pair).gamma, rel=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda a: type(a).__name__)
 def test_nothing_inside_the_radius_changes_the_class(activation: lben.Activation) -> None:
     """Random directions and the gradient's, right at the radius: the class must stay."""

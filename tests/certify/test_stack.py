@@ -54,6 +54,7 @@ def test_a_joined_network_is_the_stack(kind: str) -> None:
     assert torch.allclose(whole.settled().outputs(x, solver), subject.outputs(x, solver), atol=1e-9)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", BODIES)
 def test_bounds_of_a_stack_are_in_order(kind: str) -> None:
     net = stack(kind)
@@ -94,6 +95,7 @@ def test_a_stack_too_large_to_join_says_what_was_joined(monkeypatch: pytest.Monk
     assert bool((lben.certified_radius(net, x).radius >= lben.certified_radius(net, x, pairwise=False).radius).all())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["two equilibria", "plain between", "residual"])
 @pytest.mark.parametrize("seed", range(2))
 def test_the_bound_survives_training(kind: str, seed: int) -> None:

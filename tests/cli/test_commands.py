@@ -179,6 +179,7 @@ def test_a_training_that_diverges_says_so(tmp_path: Path) -> None:
     assert "lower the learning rate" in said
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("metric", "gamma", "code"), [("channel", "1", 0), ("pixel", "1e-6", 1)])
 def test_certify_takes_convolutional_networks(metric: lben.Metric, gamma: str, code: int, tmp_path: Path) -> None:
     torch.manual_seed(0)

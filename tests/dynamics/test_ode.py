@@ -72,6 +72,7 @@ def test_a_sample_does_not_depend_on_the_rest_of_its_batch() -> None:
     assert torch.allclose(together[:, :1], alone, atol=1e-4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=name)
 def test_every_well_posed_ode_falls_along_its_lyapunov_function_to_its_equilibrium(
     activation: lben.Activation,

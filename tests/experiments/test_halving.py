@@ -9,7 +9,7 @@ from tests.problems import few_images, mnist_network
 
 
 def test_halving_finds_a_step_no_worse_than_one() -> None:
-    net = mnist_network(0.2)
+    net = mnist_network(1.0)
     x = pixels(few_images().test_images)
     found = halving_search(net, x, tolerance=1e-4)
     assert found.solves >= 2

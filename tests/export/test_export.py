@@ -47,6 +47,7 @@ def off(net: nn.Module, made: lben.Exported, x: Tensor) -> float:
     return float((distance - true.error.reshape(len(x), -1).norm(dim=1)).max())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_outputs_are_within_the_promise_and_of_the_network_s_shape(make: Make) -> None:
     net = lively(make)

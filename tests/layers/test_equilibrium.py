@@ -45,6 +45,7 @@ def bounded() -> list[object]:
     ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("skip", "gamma", "padding", "shape"), bounded())
 def test_no_pair_is_steeper_than_the_bound_after_training(
     skip: Skip | None, gamma: float, padding: Padding, shape: tuple[int, int]
@@ -56,6 +57,7 @@ def test_no_pair_is_steeper_than_the_bound_after_training(
     assert 0.3 * gamma < steepest(layer, (2, *shape), pairs=6, steps=25) <= gamma * (1 + 1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("padding", ["zeros", "circular"])
 @pytest.mark.parametrize("skip", [None, "linear", "identity"])
 def test_images_of_every_size_have_the_bound(skip: Skip | None, padding: Padding) -> None:
@@ -203,6 +205,7 @@ class Tiers(nn.Module):
         return torch.cat([fine.flatten(1), coarse.flatten(1)], dim=1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
 def test_tiers_of_several_sizes_are_a_stack_of_layers(gamma: float) -> None:
     """Space to depth is an isometry and 2 avg_pool2d(., 2) a contraction, so that y = (f, c) moves by at most

@@ -133,6 +133,7 @@ READ: list[Callable[[Any, Any], Any]] = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", READ, ids=range(len(READ)))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_is_read_is_the_same_function(code: Callable[[Any, Any], Any], dtype: torch.dtype) -> None:

@@ -13,6 +13,7 @@ from tests.blocks import ACTIVATIONS, network, points
 from tests.problems import SOLVERS, name
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=repr)
 @pytest.mark.parametrize("along", ["random directions", pytest.param("all directions", marks=pytest.mark.slow)])
 def test_gradients_of_equilibria(activation: lben.Activation, along: str) -> None:

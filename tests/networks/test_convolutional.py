@@ -64,6 +64,7 @@ def test_zeros_around_the_image_and_pooling_are_what_they_say() -> None:
     assert w.lam.shape == (108,)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS.keys())
 @pytest.mark.parametrize("training", [True, False])
 def test_first_derivatives(make: Callable[[], lben.ConvNetwork], training: bool) -> None:

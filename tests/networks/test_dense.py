@@ -199,6 +199,7 @@ def test_training_falls_back_and_evaluation_raises(net: lben.EquilibriumNetwork)
     assert torch.allclose(net(x), y, atol=1e-3)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("gamma", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize(
     "activation", [lben.ReLU(), lben.Tanh(), lben.Softplus(), lben.ELU(), lben.Identity()], ids=label

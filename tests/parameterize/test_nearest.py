@@ -153,6 +153,7 @@ def test_bad_input_is_named() -> None:
         lben.LBEN.initialize_from(3, 1.0)  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("gamma", [1e-3, 1e-4, 1e-5, 1e-6])
 @pytest.mark.parametrize("seed", range(4))
 def test_small_bounds_have_nearest_weights(gamma: float, seed: int) -> None:

@@ -37,6 +37,7 @@ def trained(net: lben.LBEN, steps: int = 25) -> tuple[lben.LBEN, Tensor]:
     return net.eval(), x
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("skip", "sizes", "gamma"), CASES)
 def test_the_bound_survives_training_and_is_in_order(
     skip: Skip, sizes: tuple[int, int, int], gamma: float | None
@@ -73,6 +74,7 @@ def test_the_condition_leaves_the_room_that_v_takes(
     assert float((matrix - wanted).abs().max()) <= allowed * float(wanted.abs().max())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("along", ["random directions", pytest.param("all directions", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("skip", "sizes", "gamma"), CASES)
 def test_outputs_are_those_of_the_equation_and_gradients_are_exact(
@@ -97,6 +99,7 @@ def test_outputs_are_those_of_the_equation_and_gradients_are_exact(
     assert torch.autograd.gradcheck(call, (x.requires_grad_(), *free), fast_mode=along == "random directions")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("skip", "sizes", "gamma"), CASES)
 def test_weights_come_back(skip: Skip, sizes: tuple[int, int, int], gamma: float | None) -> None:
     net, x = trained(network(skip, sizes, gamma))

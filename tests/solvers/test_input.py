@@ -55,6 +55,7 @@ def attempt(call: Callable[[Any], object]) -> int:
     return refused
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_option_of_a_solver_is_checked(kind: type[lben.Solver]) -> None:
     """What is not refused when the solver is made works when it is used."""

@@ -33,6 +33,7 @@ def tight(solver: lben.Solver) -> lben.Solver:
     return replace(solver, tolerance=1e-11)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=name)
 @pytest.mark.parametrize("solver", SOLVERS, ids=name)
 @pytest.mark.parametrize("gamma", [None, 1.0])
@@ -59,6 +60,7 @@ def hard_cases() -> list[object]:
     ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("solver", "activation"), hard_cases())
 def test_all_solvers_agree_on_hard_problems(solver: lben.Solver, activation: lben.Activation) -> None:
     """gamma = 0.05, L above 500."""
@@ -167,6 +169,7 @@ def no_equilibrium(kind: str) -> Problem:
 SLOWLY = [pytest.param(tolerance, 3000, marks=pytest.mark.slow) for tolerance in (1e-2, 1e-4)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "kind",
     [
