@@ -113,6 +113,7 @@ def read_tensors(path: str | os.PathLike[str], key: str, what: str) -> tuple[dic
 def read_foreign_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The floating-point tensors of a state dict that others wrote, by torch or as safetensors, on the CPU.
 
+    A state dict within a checkpoint, under "state_dict", is read alone, and without the "module." of parallel training.
     Of a pickle nothing is read but tensors and plain containers: no code in it can run. Raises InvalidFile.
     """
     try:
@@ -141,9 +142,12 @@ def read_foreign_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
             f"{path} cannot be read as a file of tensors alone: it is damaged, no file of torch or safetensors, or "
             f"holds more than tensors, of which the state dict would do ({type(error).__name__})."
         ) from error
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):  # beside epochs and optimizers
+        content = content["state_dict"]
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise InvalidFile(f"{path} holds a {type(content).__name__}, and not tensors by their names.")
-    return {name: _solid(path, name, tensor) for name, tensor in content.items()}
+    outer = "module." if all(name.startswith("module.") for name in content) else ""  # of torch's DataParallel
+    return {name.removeprefix(outer): _solid(path, name, tensor) for name, tensor in content.items()}
 
 
 def _solid(path: str | os.PathLike[str], name: str, tensor: object) -> Tensor:

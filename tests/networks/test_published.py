@@ -134,6 +134,16 @@ def test_safetensors_are_read_as_well(tmp_path: Path) -> None:
     assert torch.equal(one.net(x), other.net(x))
 
 
+def test_a_state_dict_within_a_checkpoint_is_read(tmp_path: Path) -> None:
+    state = files.dense_mon()
+    torch.save(state, tmp_path / "plain")
+    wrapped = {f"module.{name}": tensor for name, tensor in state.items()}
+    torch.save({"epoch": 3, "state_dict": wrapped, "optimizer": {"state": {}}}, tmp_path / "checkpoint")
+    plain, inside = (lben.import_checkpoint(tmp_path / name).net.state_dict() for name in ("plain", "checkpoint"))
+    assert plain.keys() == inside.keys()
+    assert all(torch.equal(plain[name], inside[name]) for name in plain if isinstance(plain[name], torch.Tensor))
+
+
 def test_no_random_number_is_drawn(tmp_path: Path) -> None:
     path = saved(tmp_path, files.dense_mon())
     before = torch.get_rng_state()
