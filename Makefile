@@ -37,7 +37,7 @@ pictures: $(READY)  ## make the pictures of the README again, over those in docs
 	for example in demo pendulum feedforward controller; do $(BIN)/python examples/$$example.py --docs || exit 1; done
 
 test: $(READY)  ## run the tests, in two processes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'
 
 test-slow: $(READY)  ## run the checks that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -160,6 +160,7 @@ def test_a_step_stays_on_its_device(name: str, away: torch.device) -> None:
         assert torch.allclose(other.cpu(), here, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "solver",
     [
@@ -254,6 +255,7 @@ def test_verbs_take_data_on_any_device(verb: str, away: torch.device) -> None:
         assert torch.allclose(found.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["LBEN, linear skip", "MON", "ConvLBEN", "stack"])
 def test_proofs_do_not_depend_on_the_device(name: str, away: torch.device) -> None:
     here, there = (stack(d) if name == "stack" else made(name, device=d) for d in (None, away))

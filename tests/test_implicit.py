@@ -219,6 +219,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_dropped_is_freed() -> None:
     """Without the garbage collector: no cycle of references keeps the 30 MB of a forward pass alive."""
     run = subprocess.run([sys.executable, "-c", LEAK], capture_output=True, text=True, check=True)

@@ -46,6 +46,7 @@ def plain_grads(net: nn.Module, x: Tensor) -> Named:
     return dict(zip(names, found, strict=True))
 
 
+@pytest.mark.sampled(3)
 @cases
 def test_jacobians_of_samples(kind: str, training: bool) -> None:
     """By vmap, reverse and forward mode; against one backward pass an output; and nothing stays behind."""
@@ -60,6 +61,7 @@ def test_jacobians_of_samples(kind: str, training: bool) -> None:
     assert torch.equal(net(x), before)
 
 
+@pytest.mark.sampled(3)
 @cases
 def test_gradients_of_every_sample(kind: str, training: bool) -> None:
     net, x = make(kind, training), inputs(kind)
@@ -69,6 +71,7 @@ def test_gradients_of_every_sample(kind: str, training: bool) -> None:
             assert close(found[name][i], expected), name
 
 
+@pytest.mark.sampled(3)
 @cases
 def test_directional_derivatives(kind: str, training: bool) -> None:
     """In all parameters and the input at once: torch.func, dual numbers, and the transpose of a backward pass."""
@@ -97,6 +100,7 @@ def test_directional_derivatives(kind: str, training: bool) -> None:
     assert close(gx, expected)
 
 
+@pytest.mark.sampled(3)
 @cases
 def test_batches_of_gradients(kind: str, training: bool) -> None:
     net, x = make(kind, training), inputs(kind).requires_grad_()
@@ -109,6 +113,7 @@ def test_batches_of_gradients(kind: str, training: bool) -> None:
             assert close(expected, torch.zeros_like(expected) if one is None else one[i])
 
 
+@pytest.mark.sampled(3)
 @partly
 @modes
 def test_second_derivatives(kind: str, training: bool) -> None:
@@ -126,6 +131,7 @@ def test_second_derivatives(kind: str, training: bool) -> None:
     assert close(vmap(hessian(energy))(x)[0], expected)
 
 
+@pytest.mark.sampled(3)
 @partly
 @modes
 def test_mixed_second_derivatives(kind: str, training: bool) -> None:
@@ -144,6 +150,7 @@ def test_mixed_second_derivatives(kind: str, training: bool) -> None:
             assert close(found[i], expected), name
 
 
+@pytest.mark.sampled(3)
 @partly
 @modes
 def test_ensembles(kind: str, training: bool) -> None:
@@ -177,6 +184,7 @@ def test_a_vmapped_network_trains_by_plain_autograd(training: bool) -> None:
         assert close(net.get_parameter(name).grad, expected), name  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(3)
 @partly
 def test_nothing_wrapped_is_kept(kind: str) -> None:
     """In evaluation, where W is kept: other and wrapped parameters in between change nothing."""

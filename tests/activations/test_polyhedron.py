@@ -17,7 +17,7 @@ from lben.activations.polyhedron import Faces, active_constraints, dual_projecti
 from tests.blocks import points, random_polyhedron
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 16), st.integers(1, 6), st.integers(0, 10**6))
 def test_projection_onto_any_polyhedron_satisfies_its_optimality_conditions(rows: int, size: int, seed: int) -> None:
     """z is feasible, and v - z lies in the cone of the normals that are active there, by least squares."""
@@ -81,7 +81,7 @@ def exact_projection(C: list[list[Fraction]], d: list[Fraction], v: list[Fractio
     return min(inside, key=lambda z: dot([z[0] - v[0], z[1] - v[1]], [z[0] - v[0], z[1] - v[1]]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.floats(-12, 1), st.sampled_from([0.0, 1e-8, 1.0]))
 def test_projection_onto_nearly_parallel_constraints_is_exact_or_refused(
     seed: int, exponent: float, gap: float

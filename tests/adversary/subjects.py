@@ -248,11 +248,11 @@ def changed(r: Random) -> Prey:
 
 
 HERDS: dict[Callable[[Random], Prey], int] = {  # and how many networks of each the short run looks at
-    dense: 4,
-    monotone: 4,
-    mixed: 3,
-    convolutional: 2,
-    imported: 12,
-    grouped: 8,
-    changed: 3,
+    dense: 2,
+    monotone: 2,
+    mixed: 2,
+    convolutional: 1,
+    imported: 6,
+    grouped: 4,
+    changed: 2,
 }

@@ -18,7 +18,7 @@ from tests.adversary.tally import Tally, single_thread
 
 _SLACK = 1e-13  # what rounding may do to a quotient of two norms
 Bounds = dict[str, float]
-HERDS = {**EQUILIBRIA, stacked: 4}
+HERDS = {**EQUILIBRIA, stacked: 2}
 
 
 def claims(tally: Tally, where: str, prey: Prey) -> Bounds:

@@ -13,7 +13,7 @@ import lben
 from tests.blocks import ACTIVATIONS, network, points
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.sampled_from(ACTIVATIONS), st.sampled_from([0.2, 1.0, 5.0]), st.integers(0, 10**6))
 def test_bounds_hold_and_are_in_order(activation: lben.Activation, gamma: float, seed: int) -> None:
     net = network(activation, gamma=gamma, seed=seed).eval()

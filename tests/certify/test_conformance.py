@@ -119,7 +119,7 @@ class TestConformance:
         assert plain.lam.shape == (net.weights().hidden_features,)
 
     def test_bounds_are_in_order(self, net: Any, kind: str) -> None:
-        below, product = lben.lipschitz_lower_bound(net, restarts=4, steps=20), lben.product_bound(net)
+        below, product = lben.lipschitz_lower_bound(net, restarts=2, steps=10), lben.product_bound(net)
         assert below.proved
         if kind in UNSEARCHED:
             with pytest.raises(lben.InvalidInput, match="tightest_bound has no method"):
@@ -164,7 +164,7 @@ class TestConformance:
         assert bool((pairwise.radius >= joint.radius * (1 - 1e-9)).all())
         labels = pairwise.predicted
         sizes = torch.tensor([0.5, 2.0])
-        attacked = lben.attack(net, x, labels, sizes, domain="pixels", steps=10, restarts=1)
+        attacked = lben.attack(net, x, labels, sizes, domain="pixels", steps=4, restarts=1)
         inside = pairwise.radius > sizes[:, None]
         assert not bool((attacked.success & inside).any())
         accuracy = lben.certified_accuracy(net, x, labels, sizes, domain="pixels").accuracy

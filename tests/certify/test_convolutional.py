@@ -44,7 +44,7 @@ def test_certify_agrees_with_the_dense_check(in_shape: tuple[int, int, int], met
             assert sure.holds
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     gamma=st.floats(0.1, 5.0),

@@ -12,7 +12,7 @@ from tests.problems import plain, random_network
 
 
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 8), st.integers(1, 4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_linear_networks_have_the_bound_of_their_norm(seed: int, d: int, n: int, p: int) -> None:
     net = random_network("LBEN", (d, n, p), lben.Identity(), gamma=1.0, size=1.0, spread=1.0, trained=0, seed=seed)
     w = net.weights().detach()

@@ -45,7 +45,7 @@ def networks(draw: st.DrawFn) -> lben.EquilibriumNetwork:
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(networks(), st.integers(0, 10**6))
 def test_lower_bound_tightest_bound_gamma_and_product_bound_are_in_order(
     net: lben.EquilibriumNetwork, seed: int

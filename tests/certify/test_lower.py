@@ -71,8 +71,8 @@ def test_known_slope_of_a_single_unit() -> None:
 
 def test_seed_domain_and_progress(terminal: StringIO) -> None:
     net, x = mnist_network(1.0), pixels(embedded_mnist().test_images[:50])
-    one = lben.lipschitz_lower_bound(net, x, restarts=4, steps=20, seed=3)
-    two = lben.lipschitz_lower_bound(net, x, restarts=4, steps=20, seed=3, progress=True)
+    one = lben.lipschitz_lower_bound(net, x, restarts=2, steps=10, seed=3)
+    two = lben.lipschitz_lower_bound(net, x, restarts=2, steps=10, seed=3, progress=True)
     assert "Climbing" in terminal.getvalue()
     assert one.value == two.value
     assert torch.equal(one.inputs, two.inputs)

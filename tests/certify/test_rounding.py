@@ -37,7 +37,7 @@ def slope(weights: lben.Weights) -> Fraction:
     return found
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seeds)
 def test_no_bound_lies_below_what_eliminated_units_do(seed: int) -> None:
     check_eliminated(seed)
@@ -85,7 +85,7 @@ def test_underflow_proves_nothing() -> None:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(-308, 308), st.integers(-308, 308), st.floats(-3, 0.9))
 def test_bounds_of_one_unit_over_the_whole_range(into: int, out: int, w: float) -> None:
     """y = Wo max(0, (U x)/(1 - w)): the truth is known, and whatever is out of range is refused by name."""
@@ -116,7 +116,7 @@ def test_a_lower_bound_from_tiny_inputs_stays_below_the_upper_one(size: float) -
 
 
 @given(seeds, decades)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_what_a_difference_of_outputs_loses_is_known_exactly(seed: int, decades: float) -> None:
     a, b = draw(seed, 1, 6, decades=min(decades, 100.0)), draw(seed + 1, 1, 6, decades=min(decades, 100.0))
     difference, lost = _difference(a, b)
@@ -137,7 +137,7 @@ def test_older_tests_account_for_rounding() -> None:
     assert not triangle.norm
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seeds, st.integers(1, 4), st.sampled_from([1e-16, 1e-15, 1e-12, -1e-16, -1e-13, 0.0]))
 def test_well_posedness_near_its_boundary_is_never_wrong(seed: int, n: int, beyond: float) -> None:
     S, N = draw(seed, n, n), draw(seed + 1, n, n)

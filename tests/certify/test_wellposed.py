@@ -39,7 +39,7 @@ def check_well_posedness(W: Tensor, found: lben.WellPosedness) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12), st.floats(0.1, 3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_well_posed_finds_a_metric_or_a_witness(seed: int, n: int, size: float) -> None:
     torch.manual_seed(seed)
     W = size * torch.randn(n, n).double() / math.sqrt(n)
@@ -86,7 +86,7 @@ def test_a_change_of_units_changes_nothing(seed: int, n: int) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_what_the_parameterization_makes_is_well_posed(seed: int, n: int) -> None:
     net = random_network("LBEN", (3, n, 2), lben.ReLU(), gamma=None, size=2.0, spread=2.0, trained=0, seed=seed)
     weights = net.weights().detach()

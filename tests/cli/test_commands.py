@@ -48,7 +48,13 @@ def call_apart(*arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        env={"COLUMNS": "120", "PATH": "", "HOME": "/nowhere", "PYTHONPATH": str(Path(lben.__file__).parent.parent)},
+        env={
+            "COLUMNS": "120",
+            "OMP_NUM_THREADS": "1",
+            "PATH": "",
+            "HOME": "/nowhere",
+            "PYTHONPATH": str(Path(lben.__file__).parent.parent),
+        },
         timeout=300,
     )
     assert run.returncode == 0, run.stdout + run.stderr
@@ -191,17 +197,26 @@ def test_certify_takes_convolutional_networks(metric: lben.Metric, gamma: str, c
     assert "at least" in said
 
 
-def test_a_stack_is_taken_as_a_network_is(tmp_path: Path) -> None:
+@pytest.fixture
+def stack(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     front = nn.Sequential(nn.Conv2d(1, 2, 4, stride=4), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten())
     head = lben.LBEN(98, 8, 10, gamma=1.0)
     lben.save(lben.Sequential(lben.Normalize(0.1307, 0.3081), front, head, in_shape=(1, 28, 28)), tmp_path / "net")
-    assert "of 1,000 images" in call("evaluate", str(tmp_path / "net"), "--embedded")
-    said = call("certify", str(tmp_path / "net"), "--unit", "pixels")
+    return tmp_path / "net"
+
+
+def test_a_stack_is_taken_as_a_network_is(stack: Path) -> None:
+    assert "of 1,000 images" in call("evaluate", str(stack), "--embedded")
+    said = call("certify", str(stack), "--unit", "pixels")
     assert "Conv2d (its norm)" in said
     assert "Tightest: " in said
+
+
+@pytest.mark.slow
+def test_a_stack_is_attacked_as_a_network_is(stack: Path) -> None:
     attacked = call(
-        "attack", str(tmp_path / "net"), "--embedded", "--size", "1", "--images", "20", "--steps", "3",
+        "attack", str(stack), "--embedded", "--size", "1", "--images", "20", "--steps", "3",
         "--restarts", "1",
     )  # fmt: skip
     assert "0.3081" in attacked

@@ -20,7 +20,7 @@ def rates() -> st.SearchStrategy[float]:
 
 
 @given(n=st.integers(1, 8), rate=rates(), size=st.floats(0, 6), spread=st.floats(0, 2), seed=st.integers(0, 10**6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_rate_and_gamma_hold_whatever_the_free_variables(
     n: int, rate: float, size: float, spread: float, seed: int
 ) -> None:
@@ -62,7 +62,7 @@ MODELS = {"n": st.integers(1, 5), "rate": rates(), "size": st.floats(0.3, 4), "s
 
 
 @given(**MODELS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_trajectories_approach_at_the_certified_rate_under_any_input(
     n: int, rate: float, size: float, seed: int
 ) -> None:

@@ -41,6 +41,7 @@ def test_lipnn_keeps_its_bound() -> None:
     assert rounds[-1].program_seconds > 0
 
 
+@pytest.mark.slow
 def test_lipnn_goes_on_after_an_interruption(tmp_path: Path) -> None:
     def trained(rounds: int, folder: Path) -> dict[str, torch.Tensor]:
         torch.manual_seed(0)

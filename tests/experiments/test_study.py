@@ -50,6 +50,7 @@ def test_every_row_trains_two_epochs_and_its_bound_holds(row: Row, tmp_path: Pat
     check(row, run_row(row, few_images(300, 40), tmp_path), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_convolutional_row_and_its_report(tmp_path: Path) -> None:
     row = replace(svhn.quick(svhn.rows(), epochs=2, channels=1)[3], in_shape=(1, 8, 8))
     assert row.gamma == 2.0
@@ -170,7 +171,7 @@ def twisted(content: Any) -> Iterator[Any]:
         yield from ([other, *content[1:]] for other in twisted(content[0]))
 
 
-@pytest.mark.parametrize("most", [60, pytest.param(10**6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [30, pytest.param(10**6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("file", ["run.json", "mon/result.json", "regions.json"])
 def test_a_twisted_file_is_refused_or_read(file: str, most: int, finished: Path, tmp_path: Path) -> None:
     """Every place of every file replaced by something else: an InvalidFile with a sentence, or a record."""

@@ -84,7 +84,7 @@ def sequentials(draw: st.DrawFn) -> tuple[nn.Sequential, int]:
     return nn.Sequential(*stages).double().eval(), inputs
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(sequentials(), st.integers(0, 10**6))
 def test_outputs_gradients_and_bounds_of_any_sequential(drawn: tuple[nn.Sequential, int], seed: int) -> None:
     """The same outputs and gradients to rounding, one sweep, and a bound above every slope between random inputs."""
