@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,8 @@ from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict
 from lben.certify.evaluator import PRECISE, Evaluator, placed
-from lben.certify.local import Locality
+from lben.certify.locality import Locality
+from lben.certify.reaching import Reach
 from lben.certify.subject import Examined, Subject
 from lben.errors import InvalidInput
 from lben.numerics.rounding import undisturbed
@@ -50,6 +52,13 @@ class CertifiedAccuracy(NoVerdict):
     radii: Tensor
     accuracy: Tensor
     domain: Domain
+
+
+class Pairs(NamedTuple):
+    """Bounds of the differences of two outputs, shape (p, p), and the metrics behind them, (p, p, n), where known."""
+
+    gamma: Tensor
+    lam: Tensor | None
 
 
 @undisturbed
@@ -91,7 +100,7 @@ def certified_radius(
     method = PRECISE if solver is None else check_solver(solver)
     batch = evaluator.flat(x).shape[:-1]
     labels = None if y is None else check_labels(y, tuple(batch), classes)
-    bounds = _kept_bounds(net, subject, progress) if pairwise else _joint_bounds(subject)
+    bounds, metrics = _kept_bounds(net, subject, progress) if pairwise else (_joint_bounds(subject), None)
 
     result = evaluator.evaluate(rows, method)
     predicted = result.y.argmax(dim=-1)
@@ -103,7 +112,7 @@ def certified_radius(
     radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0)
     if local:
         asked = radius > 0 if labels is None else (radius > 0) & (predicted == labels)
-        radius = _wider(Locality.of(subject), rows, method, (predicted, gap, radius), asked, progress)
+        radius = _wider(Locality.of(subject), rows, method, (predicted, gap, radius, metrics), asked, progress)
     radius = radius * (scale * (1 - 1e-12))
     radius = torch.where(radius > _SMALLEST, radius, 0.0)
     if labels is not None:
@@ -184,16 +193,25 @@ def _wider(
     locality: Locality,
     rows: Tensor,
     solver: Solver,
-    known: tuple[Tensor, Tensor, Tensor],
+    known: tuple[Tensor, Tensor, Tensor, Tensor | None],
     asked: Tensor,
     progress: bool | None,
 ) -> Tensor:
-    """The radii, those that are asked for by local bounds; known are classes, gaps and radii so far."""
-    predicted, gap, radius = known
+    """The radii, those that are asked for by local bounds; known are classes, gaps, radii so far, metrics of pairs."""
+    predicted, gap, radius, metrics = known
     index, found = asked.nonzero()[:, 0], radius.clone()
+    units, classes = locality.frame.lam, len(locality.outputs)
+    if metrics is None or metrics.shape[-1] != len(units):
+        begin = units.expand(classes, classes, -1)
+    else:
+        begin = locality.metric(metrics)
     for part in locality.parts(len(index), progress):
         some = index[part]
-        found[some] = locality.radii(rows[some], solver, predicted[some], gap[some], radius[some])
+        chosen, allowed = predicted[some], gap[some]
+        allowed[torch.arange(len(some)), chosen] = math.inf
+        pairs = locality.outputs[chosen][:, None] - locality.outputs
+        near = locality.near(rows[some], solver)
+        found[some] = Reach(locality, near, pairs, allowed, begin[chosen], radius[some]).run()
     return found
 
 
@@ -207,24 +225,33 @@ def _joint_bounds(subject: Subject) -> Tensor:
     )
 
 
-def _kept_bounds(net: Examined, subject: Subject, progress: bool | None) -> Tensor:
+def _kept_bounds(net: Examined, subject: Subject, progress: bool | None) -> Pairs:
     """The pairwise bounds of a network, from where they are kept if nothing that decides them has changed."""
     if not isinstance(net, nn.Module):
         return _pairwise_bounds(subject, progress)
     decisive = (subject.weights, subject.activation)
-    kept: tuple[tuple[Record | Stack, Activation], Tensor] | None = getattr(net, "kept_bounds", None)
+    kept: tuple[tuple[Record | Stack, Activation], Pairs] | None = getattr(net, "kept_bounds", None)
     if kept is None or not same(kept[0], decisive):
         kept = decisive, _pairwise_bounds(subject, progress)
         setattr(net, "kept_bounds", kept)  # noqa: B010 (a note on the network, which need not know of it)
     return kept[1]
 
 
-def _pairwise_bounds(subject: Subject, progress: bool | None) -> Tensor:
+def _pairwise_bounds(subject: Subject, progress: bool | None) -> Pairs:
     """A bound of y_i - y_j for every pair."""
     joint, classes = subject.bound(), subject.weights.out_features
     most = math.nextafter(_SQRT2 * joint.gamma, math.inf)
     bounds = torch.zeros(classes, classes, dtype=torch.float64)
+    metrics: dict[tuple[int, int], Tensor | None] = {}
     pairs = list(combinations(range(classes), 2))
     for i, j in track(pairs, "Bounds of pairs of outputs", len(pairs), show=progress):
-        bounds[i, j] = bounds[j, i] = min(subject.difference(i, j).bound(joint).gamma, most)
-    return bounds
+        found = subject.difference(i, j).bound(joint)
+        bounds[i, j] = bounds[j, i] = min(found.gamma, most)
+        metrics[i, j] = metrics[j, i] = found.lam
+    shapes = {None if lam is None else lam.shape for lam in metrics.values()}
+    if None in shapes or len(shapes) != 1:
+        return Pairs(bounds, None)
+    lam = torch.ones(classes, classes, *shapes.pop(), dtype=torch.float64)  # type: ignore[misc] # no None is left
+    for (i, j), one in metrics.items():
+        lam[i, j] = one
+    return Pairs(bounds, lam)
