@@ -22,7 +22,7 @@ from lben.certify.surroundings import FEW, Frame, Surroundings, best_bounds
 from lben.progress import track
 from lben.solvers.base import Solver
 
-ROOM = 1.02  # what a guess of moves is raised by, so that they stay within it
+ROOM = 1.03  # what a guess of moves is raised by, so that they stay within it
 _ROUNDS = 8
 _SETTLED = 0.005  # of a move, below which another round is not worth its time
 _ENTRIES = 2**19  # of the matrices of a batch

@@ -25,7 +25,7 @@ _UNPROVED = 0.98  # of a radius at which moves were not within their guess, what
 _SEARCH, _LATE = 2, 5 # rounds: metrics are searched for, before that they would be those of another radius
 _STAGES, _AGAIN = (6.0, 36.0, 150.0), (150.0,)
 _SHARES = (0.2, 0.5, 0.8)  # of the largest multiple of a metric, to begin a search with
-_TOWARDS = (1.0, 0.9, 0.6)
+_INSIDE, _TOWARDS = 0.93, (1.0, 0.8, 0.4, 0.0)
 _OPEN = 1e-6  # the square root of a width of slopes below which a unit is linear, for a search
 
 
@@ -45,8 +45,9 @@ class Reach:
     best: Tensor
 
     def __post_init__(self) -> None:
+        self.begin = self.begin.clone()
         self.metrics = self.begin.clone()
-        self.searched = torch.zeros(self.gap.shape, dtype=torch.bool)
+        self.seen, self.searched = (torch.zeros(self.gap.shape, dtype=torch.bool) for _ in range(2))
 
     def run(self) -> Tensor:
         """The radii that are proved in the end, at least those that were known."""
@@ -98,23 +99,38 @@ class Reach:
 
     def _sharpened(self, index: Tensor, around: Surroundings, asked: Rows, bounds: Tensor) -> Tensor:
         """The bounds, with those of the pairs that may decide in a metric of their own, those that do in a better one."""
-        for near, search in ((_WIDE, False), (_NEAR, True)):
-            allowed = self.gap[index] / bounds
-            close = (allowed <= allowed.amin(dim=1, keepdim=True) * near) & (allowed > 0) & allowed.isfinite()
-            for known in (False, True) if search else (False,):
-                image, row = (close & (self.searched[index] == known) if search else close).nonzero(as_tuple=True)
-                if len(image) == 0:
-                    continue
-                some, rows, where = around.some(image), asked.some(image, row), (index[image], row)
-                if not search:
-                    self.metrics[where] = _feasible(some, self.metrics[where], _scaled(some, rows, self.begin[where]))
-                else:
-                    self.metrics[where] = _improved(some, rows, self.metrics[where], _AGAIN if known else _STAGES)
-                    self.searched[where] = True
-                own = Inequality.of(replace(some, lam=self.metrics[where]))
-                better = own.bounds(rows, torch.ones(len(image), dtype=torch.float64))[:, 0]
-                bounds = bounds.index_put((image, row), torch.minimum(bounds[image, row], better))
+        close, seen = self._deciding(index, bounds, _WIDE), self.seen[index]
+        for image, row in (part.nonzero(as_tuple=True) for part in (close & ~seen, close & seen)):
+            some, rows, where = around.some(image), asked.some(image, row), (index[image], row)
+            if not bool(self.seen[where].any()):
+                self.begin[where] = self.metrics[where] = _scaled(some, rows, self.begin[where])
+            else:
+                self.metrics[where] = _feasible(some, self.metrics[where], self.begin[where])
+            self.seen[where] = True
+            bounds = _with_own(bounds, some, rows, self.metrics[where], (image, row))
+        close, searched = self._deciding(index, bounds, _NEAR), self.searched[index]
+        for part, stages in ((close & ~searched, _STAGES), (close & searched, _AGAIN)):
+            image, row = part.nonzero(as_tuple=True)
+            some, rows, where = around.some(image), asked.some(image, row), (index[image], row)
+            found = _improved(some, rows, self.metrics[where], stages)
+            bounds = _with_own(bounds, some, rows, found, (image, row))
+            self.metrics[where] = self.begin[where] + _INSIDE * (found - self.begin[where])
+            self.searched[where] = True
         return bounds
+
+    def _deciding(self, index: Tensor, bounds: Tensor, near: float) -> Tensor:
+        """The pairs that allow at most so many times what the least allows."""
+        allowed = self.gap[index] / bounds
+        return (allowed <= allowed.amin(dim=1, keepdim=True) * near) & (allowed > 0) & allowed.isfinite()
+
+
+def _with_own(
+    bounds: Tensor, around: Surroundings, rows: Rows, lam: Tensor, where: tuple[Tensor, Tensor]
+) -> Tensor:
+    """The bounds, some of them in these metrics where that is better."""
+    own = Inequality.of(replace(around, lam=lam))
+    better = own.bounds(rows, torch.ones(len(lam), dtype=torch.float64))[:, 0]
+    return bounds.index_put(where, torch.minimum(bounds[where], better))
 
 
 def _least(gap: Tensor, bounds: Tensor) -> Tensor:
@@ -142,17 +158,20 @@ def _scaled(around: Surroundings, rows: Rows, lam: Tensor) -> Tensor:
 
 
 def _feasible(around: Surroundings, lam: Tensor, sure: Tensor) -> Tensor:
-    """Metrics as near to `lam` as sectors that have changed since allow, on the way to those that are sure."""
-    found, open_ = sure, torch.ones(len(lam), dtype=torch.bool)
+    """Metrics as near to `lam` as sectors that have changed since allow, on the way to those that were sure before."""
+    found, open_ = sure / 2, torch.arange(len(lam))
     for share in _TOWARDS:
-        trial = sure + share * (lam - sure)
-        sound = Inequality.of(replace(around, lam=trial)).sound & open_
-        found, open_ = trial.where(sound[:, None], found), open_ & ~sound
+        trial = sure[open_] + share * (lam[open_] - sure[open_])
+        sound = Inequality.of(replace(around.some(open_), lam=trial)).sound
+        found[open_[sound]] = trial[sound]
+        open_ = open_[~sound]
     return found
 
 
 def _improved(around: Surroundings, rows: Rows, lam: Tensor, stages: tuple[float, ...]) -> Tensor:
     """Better metrics, for one row each, by a search over the units that are not linear."""
+    if len(lam) == 0:
+        return lam
     most = int((around.k > _OPEN).sum(dim=1).max())
     units = around.k.topk(max(most, 1), dim=1).indices
     found = improved_metrics(around.problem(rows).part(units), lam.gather(1, units), stages)
