@@ -12,17 +12,17 @@ from lben.certify.locality import ROOM, Locality, Nearby
 from lben.certify.surroundings import FEW, Inequality, Rows, Surroundings
 from lben.numerics.row_metrics import improved_metrics
 
-_ROUNDS = 9
+_ROUNDS = 8
 _FIRST = 0.4  # where between the radius so far and that of a linear network to begin, in logarithms
 _SLOPE = -0.7  # of what is allowed over what is tried, before two were tried; in logarithms
 _A_LITTLE_LESS = 0.999
-_CLOSE = 0.01  # how near what is tried must be to what it allows
+_CLOSE = 0.02  # how near what is tried must be to what it allows
 _WIDE, _NEAR = 1.25, 1.05
 """Pairs of classes that allow at most this many times the least are given a metric of their own, and a search for it."""
 _MORE = 1.002  # of what is proved, what is worth trying
 _BEYOND = 0.25  # how far moves go on in the direction in which they changed
-_UNPROVED = 0.98  # of a radius at which moves were not within their guess, what is tried next
-_SEARCH, _LATE = 2, 5 # rounds: metrics are searched for, before that they would be those of another radius
+_UNPROVED = 0.99  # of a radius at which moves were not within their guess, what is tried next
+_SEARCH, _LATE = 2, 5  # rounds: metrics are searched for, before that they would be those of another radius
 _STAGES, _AGAIN = (6.0, 36.0, 150.0), (150.0,)
 _SHARES = (0.2, 0.5, 0.8)  # of the largest multiple of a metric, to begin a search with
 _INSIDE, _TOWARDS = 0.93, (1.0, 0.8, 0.4, 0.0)
@@ -69,7 +69,7 @@ class Reach:
             if k > _SEARCH:
                 left = ~(holds & (allowed < trial * (1 + _CLOSE))) & ~((best >= after) & holds)
             before = None if k == _SEARCH else (now[0][left], now[1][left])
-            guess = found * (found / moves).clamp(0.5, 2.0) ** _BEYOND * (after / trial)[:, None].clamp(0.5, 2.0).sqrt()
+            guess = found * (found / moves).clamp(0.5, 2.0) ** _BEYOND * (after / trial)[:, None].clamp(0.5, 2.0)
             moves = torch.minimum(guess, self.near.most)[left]
             open_, trial = open_[left], after[left]
         return self.best
@@ -124,9 +124,7 @@ class Reach:
         return (allowed <= allowed.amin(dim=1, keepdim=True) * near) & (allowed > 0) & allowed.isfinite()
 
 
-def _with_own(
-    bounds: Tensor, around: Surroundings, rows: Rows, lam: Tensor, where: tuple[Tensor, Tensor]
-) -> Tensor:
+def _with_own(bounds: Tensor, around: Surroundings, rows: Rows, lam: Tensor, where: tuple[Tensor, Tensor]) -> Tensor:
     """The bounds, some of them in these metrics where that is better."""
     own = Inequality.of(replace(around, lam=lam))
     better = own.bounds(rows, torch.ones(len(lam), dtype=torch.float64))[:, 0]
