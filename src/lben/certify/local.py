@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,7 @@ from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict
 from lben.certify.evaluator import PRECISE, Evaluator, placed
-from lben.certify.locality import Locality
+from lben.certify.locality import Locality, Nearby, Norm
 from lben.certify.subject import Examined
 from lben.certify.surroundings import best_norm
 from lben.errors import InvalidInput
@@ -25,7 +26,7 @@ _FIXED = 1e-12  # the width of a sector below which a unit is linear, but for ro
 class LocalBound(NoVerdict):
     """Around each input, a bound on |y(x') - y(x)|/|x' - x| for all x' within `radius`, and what it rests on.
 
-    gamma: shape of the batch, in `domain`. radius: as it was given, in `domain`.
+    gamma: shape of the batch, in `domain`. radius: as it was given, in `domain`. norm: in which inputs are measured.
     fixed: how many units are linear there. width: the mean width of the others' slopes.
     lower, upper: for each unit the slopes between which it stays, relative to its value at x, shape (batch, n).
     """
@@ -35,6 +36,7 @@ class LocalBound(NoVerdict):
     lower: Tensor
     upper: Tensor
     domain: Domain
+    norm: Norm = "2"
 
     @property
     def fixed(self) -> Tensor:
@@ -63,6 +65,7 @@ def local_bound(
     x: Tensor,
     radius: float,
     *,
+    norm: Norm = "2",
     domain: Domain = "input",
     solver: Solver | None = None,
     progress: bool | None = None,
@@ -72,8 +75,11 @@ def local_bound(
 
     x: as the network takes it, shape (..., d). radius: above 0, in `domain`. For dense networks, networks read by
     `from_sequential` and dense stacks, with activations of the table; others raise InvalidInput.
+    norm: of x' - x: "2", the Euclidean one, or "inf", the largest change of a feature; y is measured in the Euclidean
+        one. What "inf" gives is never above sqrt(d) times the bound of "2" within sqrt(d) radius.
     progress: whether to show a bar; None: on a terminal, where it takes longer than some seconds.
     """
+    checks.choice("norm", norm, ("2", "inf"))
     evaluator = Evaluator.of(net, activation)
     evaluator.require_proof()
     subject = evaluator.subject
@@ -87,12 +93,27 @@ def local_bound(
     found = []
     for part in locality.parts(len(rows), progress):
         near = locality.near(rows[part], method)
-        count = len(near.v)
-        around, lower, upper = locality.narrowed(near, torch.full((count,), reach, dtype=torch.float64))
-        gamma = best_norm(around, around.rows(locality.outputs.expand(count, -1, -1)))
-        found.append((gamma.clamp(max=locality.most), lower, upper))
+        found.append(_bounds(locality, near, reach) if norm == "2" else _cornered(locality, near, reach))
     gamma, lower, upper = (torch.cat(parts) for parts in zip(*found, strict=True))
     gamma = gamma / scale if scale == 1 else gamma / scale * (1 + 1e-15)
     n = lower.shape[1]
-    bound = LocalBound(gamma.reshape(batch), radius, lower.reshape(*batch, n), upper.reshape(*batch, n), domain)
+    bound = LocalBound(gamma.reshape(batch), radius, lower.reshape(*batch, n), upper.reshape(*batch, n), domain, norm)
     return placed(bound, x.device)
+
+
+def _bounds(locality: Locality, near: Nearby, reach: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The bounds within a radius, and the slopes that they rest on."""
+    count = len(near.v)
+    around, lower, upper = locality.narrowed(near, torch.full((count,), reach, dtype=torch.float64))
+    gamma = best_norm(around, around.rows(locality.outputs.expand(count, -1, -1)))
+    return gamma.clamp(max=locality.most), lower, upper
+
+
+def _cornered(locality: Locality, near: Nearby, reach: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The same where features are bounded one by one; both ways are true, and so are the narrower of their slopes."""
+    root = math.sqrt(locality.frame.inputs.shape[1]) * (1 + 1e-15)
+    plain, lower, upper = _bounds(locality, near, reach * root)
+    rows = locality.outputs.expand(len(near.v), -1, -1)
+    around, least, most = locality.narrowed(locality.cornered(near, rows), torch.full_like(plain, reach))
+    gamma = torch.minimum(best_norm(around, around.rows(rows)), plain * root)
+    return gamma, torch.maximum(lower, least), torch.minimum(upper, most)

@@ -8,8 +8,10 @@ however it was found; what is searched for is the smallest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,9 +24,11 @@ from lben.certify.surroundings import FEW, Frame, Surroundings, best_bounds
 from lben.progress import track
 from lben.solvers.base import Solver
 
+Norm = Literal["2", "inf"]
 ROOM = 1.03  # what a guess of moves is raised by, so that they stay within it
 _ROUNDS = 8
 _SETTLED = 0.005  # of a move, below which another round is not worth its time
+_MIXED = (0.7, 0.2)  # of the shares of features: how much the rows decide, and how much the units
 _ENTRIES = 2**19  # of the matrices of a batch
 
 
@@ -82,6 +86,22 @@ class Locality:
         """What is known of the equilibria of some inputs."""
         v, off = self.subject.located(rows, solver)
         return Nearby(v, off, self.frame, self.moves)
+
+    def cornered(self, near: Nearby, c: Tensor) -> Nearby:
+        """The same inputs, where each feature of dx is bounded, |dx_i| <= eps, and moves are meant per eps.
+
+        A linear function h'dx is bounded best by shares that grow with |h_i|: those of what the rows c of y do at the
+        inputs, shape (batch, q, n + p), mixed with those of all units, and some for each feature. Any would be sound.
+        """
+        slope = self.subject.activation.derivative(near.v)
+        n, (U, past) = near.v.shape[1], self.frame.inputs.split([near.v.shape[1], c.shape[2] - near.v.shape[1]])
+        moves = torch.linalg.solve(torch.eye(n, dtype=U.dtype) - self.frame.W * slope[:, None, :], U)
+        out = (c[..., :n] * slope[:, None, :]) @ moves + c[..., n:] @ past
+        parts = [(part.abs() + 1e-290).mean(dim=1) for part in (out, moves)]
+        shares = sum(w * part / part.sum(dim=1, keepdim=True) for w, part in zip(_MIXED, parts, strict=True))
+        shares = shares + (1 - sum(_MIXED)) / U.shape[1]
+        most = near.most * (math.sqrt(U.shape[1]) * (1 + 1e-12))
+        return replace(near, frame=self.frame.within(shares), most=most)
 
     def metric(self, lam: Tensor) -> Tensor:
         """A metric in units of the frame."""

@@ -15,7 +15,7 @@ from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict
 from lben.certify.evaluator import PRECISE, Evaluator, placed
-from lben.certify.locality import Locality
+from lben.certify.locality import Locality, Norm
 from lben.certify.reaching import Reach
 from lben.certify.subject import Examined, Subject
 from lben.errors import InvalidInput
@@ -31,18 +31,20 @@ _SQRT2 = math.nextafter(math.sqrt(2), 2)
 
 @dataclass(frozen=True, eq=False)
 class CertifiedRadius(NoVerdict):
-    """A radius for each input, in the l2 norm, below which its class cannot change.
+    """A radius for each input, in `norm`, below which its class cannot change.
 
     radius: shape of the batch; 0 where nothing is proved, or where the class is not the given label.
     predicted: the class, shape of the batch.
     domain: what the radii measure: distances at the network's input, or in pixels.
-    bounds: Lipschitz bounds of the differences of two outputs, in `domain`, shape (p, p).
+    bounds: Lipschitz bounds of the differences of two outputs, in `domain` and `norm`, shape (p, p).
+    norm: "2", or "inf" where each feature may move by the radius.
     """
 
     radius: Tensor
     predicted: Tensor
     domain: Domain
     bounds: Tensor
+    norm: Norm = "2"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +54,17 @@ class CertifiedAccuracy(NoVerdict):
     radii: Tensor
     accuracy: Tensor
     domain: Domain
+
+
+class Known(NamedTuple):
+    """What is known before local bounds are asked for: classes, gaps, radii, and bounds of pairs
+    with, where there are, their metrics."""
+
+    predicted: Tensor
+    gap: Tensor
+    radius: Tensor
+    bounds: Tensor
+    metrics: Tensor | None
 
 
 class Pairs(NamedTuple):
@@ -69,6 +82,7 @@ def certified_radius(
     *,
     pairwise: bool = True,
     local: bool = False,
+    norm: Norm = "2",
     domain: Domain = "input",
     solver: Solver | None = None,
     progress: bool | None = None,
@@ -84,12 +98,14 @@ def certified_radius(
     local: also look at each x: within a radius most units cannot leave their branch, and the others see narrower slopes
         (`local_bound`), so that more is true than everywhere. Never less than without it, and slower: for dense
         networks and dense stacks with activations of the table, others raise InvalidInput.
+    norm: "2", or "inf", where each feature may move by the radius: that of "2" over sqrt(d), and more where `local`.
     solver: how equilibria are found; by default to a tolerance of 1e-12. What it leaves open is bounded and
         subtracted: a loose tolerance costs radius, never truth.
     progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
     """
     checks.flag("pairwise", pairwise)
     checks.flag("local", local)
+    checks.choice("norm", norm, ("2", "inf"))
     evaluator = Evaluator.of(net, activation)
     evaluator.require_proof()
     subject = evaluator.subject
@@ -112,13 +128,16 @@ def certified_radius(
     radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0)
     if local:
         asked = radius > 0 if labels is None else (radius > 0) & (predicted == labels)
-        radius = _wider(Locality.of(subject), rows, method, (predicted, gap, radius, metrics), asked, progress)
+        known = Known(predicted, gap, radius, bounds, metrics)
+        radius = _wider(Locality.of(subject), rows, method, known, asked, norm, progress)
+    elif norm == "inf":
+        radius = radius / math.sqrt(rows.shape[1])
     radius = radius * (scale * (1 - 1e-12))
     radius = torch.where(radius > _SMALLEST, radius, 0.0)
     if labels is not None:
         radius = torch.where(predicted == labels, radius, 0.0)
-    found = CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds / scale * (1 + 1e-15))
-    return placed(found, x.device)
+    bounds = bounds / scale * (1 + 1e-15) * (1.0 if norm == "2" else math.sqrt(rows.shape[1]) * (1 + 1e-15))
+    return placed(CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds, norm), x.device)
 
 
 def certified_accuracy(
@@ -129,6 +148,7 @@ def certified_accuracy(
     *,
     pairwise: bool = True,
     local: bool = False,
+    norm: Norm = "2",
     domain: Domain = "input",
     solver: Solver | None = None,
     progress: bool | None = None,
@@ -147,6 +167,7 @@ def certified_accuracy(
         y,
         pairwise=pairwise,
         local=local,
+        norm=norm,
         domain=domain,
         solver=solver,
         progress=progress,
@@ -193,25 +214,31 @@ def _wider(
     locality: Locality,
     rows: Tensor,
     solver: Solver,
-    known: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    known: Known,
     asked: Tensor,
+    norm: Norm,
     progress: bool | None,
 ) -> Tensor:
-    """The radii, those that are asked for by local bounds; known are classes, gaps, radii so far, metrics of pairs."""
-    predicted, gap, radius, metrics = known
-    index, found = asked.nonzero()[:, 0], radius.clone()
-    units, classes = locality.frame.lam, len(locality.outputs)
+    """The radii, those that are asked for by local bounds, the others as they are known."""
+    root = 1.0 if norm == "2" else math.sqrt(rows.shape[1])
+    index, found = asked.nonzero()[:, 0], known.radius / root
+    units, classes, metrics = locality.frame.lam, len(locality.outputs), known.metrics
     if metrics is None or metrics.shape[-1] != len(units):
         begin = units.expand(classes, classes, -1)
     else:
         begin = locality.metric(metrics)
     for part in locality.parts(len(index), progress):
         some = index[part]
-        chosen, allowed = predicted[some], gap[some]
-        allowed[torch.arange(len(some)), chosen] = math.inf
+        chosen, allowed, at = known.predicted[some], known.gap[some], torch.arange(len(some))
+        allowed[at, chosen] = math.inf
         pairs = locality.outputs[chosen][:, None] - locality.outputs
         near = locality.near(rows[some], solver)
-        found[some] = Reach(locality, near, pairs, allowed, begin[chosen], radius[some]).run()
+        radius = Reach(locality, near, pairs, allowed, begin[chosen], known.radius[some].clone()).run()
+        if norm == "inf":
+            nearest = (allowed / known.bounds[chosen]).nan_to_num(nan=math.inf).argmin(dim=1)
+            corners = locality.cornered(near, pairs[at, nearest][:, None])
+            radius = Reach(locality, corners, pairs, allowed, begin[chosen], radius / root).run()
+        found[some] = radius
     return found
 
 
@@ -253,5 +280,6 @@ def _pairwise_bounds(subject: Subject, progress: bool | None) -> Pairs:
         return Pairs(bounds, None)
     lam = torch.ones(classes, classes, *shapes.pop(), dtype=torch.float64)  # type: ignore[misc] # no None is left
     for (i, j), one in metrics.items():
+        assert one is not None
         lam[i, j] = one
     return Pairs(bounds, lam)

@@ -18,7 +18,7 @@ _SLOPE = -0.7  # of what is allowed over what is tried, before two were tried; i
 _A_LITTLE_LESS = 0.999
 _CLOSE = 0.02  # how near what is tried must be to what it allows
 _WIDE, _NEAR = 1.25, 1.05
-"""Pairs of classes that allow at most this many times the least are given a metric of their own, and a search for it."""
+"""Pairs of classes that allow at most this many times the least are given a metric of their own, and a search."""
 _MORE = 1.002  # of what is proved, what is worth trying
 _BEYOND = 0.25  # how far moves go on in the direction in which they changed
 _UNPROVED = 0.99  # of a radius at which moves were not within their guess, what is tried next
@@ -98,7 +98,7 @@ class Reach:
         return found, _least(gap, pairs) * (1 - 1e-12), (found <= tried).all(dim=1)
 
     def _sharpened(self, index: Tensor, around: Surroundings, asked: Rows, bounds: Tensor) -> Tensor:
-        """The bounds, with those of the pairs that may decide in a metric of their own, those that do in a better one."""
+        """The bounds, those of pairs that may decide in a metric of their own, and of those that do in a better one."""
         close, seen = self._deciding(index, bounds, _WIDE), self.seen[index]
         for image, row in (part.nonzero(as_tuple=True) for part in (close & ~seen, close & seen)):
             some, rows, where = around.some(image), asked.some(image, row), (index[image], row)

@@ -43,12 +43,13 @@ class Frame:
     """A network as its surroundings need it: in units of z that are powers of two, with inputs of few dimensions.
 
     W: (n, n). Wo: (p, n). R: (n + p, m), with R R' >= (U, D)(U, D)': what an input does to v and y, one of m entries
-    that is no longer does through R; or one for each input, (batch, n + p, m). exponents: of the units,
-    z = 2^exponents z'.
+    that is no longer does through R; or one for each input, (batch, n + p, m). inputs: (U, D) itself, (n + p, d).
+    exponents: of the units, z = 2^exponents z'.
     """
 
     W: Tensor
     Wo: Tensor
+    inputs: Tensor
     R: Tensor
     lam: Tensor
     exponents: Tensor
@@ -63,10 +64,24 @@ class Frame:
         return Frame(
             W=Enclosed.exact(weights.W).shifted(k - k[:, None]).mid,
             Wo=Enclosed.exact(weights.Wo).shifted(k.expand_as(weights.Wo)).mid,
+            inputs=both,
             R=_root_above(both),
             lam=Enclosed.exact(lam).shifted(2 * k).mid,
             exponents=k,
         )
+
+    def within(self, shares: Tensor) -> Frame:
+        """For dx with |dx_i| <= eps, in the norm (sum of shares_i dx_i^2)^1/2 <= eps: shares (batch, d), of sum one.
+
+        R R' - (U, D) T^-1 (U, D)' is what is added before the factorisation, less what rounding takes there and in the
+        product, norm by norm at most some (d + n + p) units of it: far less for any network that fits into memory.
+        """
+        rows = self.inputs * (shares / (shares.sum(dim=1, keepdim=True) * (1 + 1e-9))).rsqrt()[:, None, :]
+        gram = rows @ rows.mT
+        trace = gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None]
+        added = torch.diag_embed((_RAISED * trace + 1e-280).expand(-1, gram.shape[1]))
+        R, info = torch.linalg.cholesky_ex(gram + added)
+        return replace(self, R=R.where((info == 0)[:, None, None], math.nan))
 
     def some(self, index: Tensor) -> Frame:
         """That of some inputs, where each has its own R."""
@@ -185,7 +200,8 @@ class Inequality:
     def sound(self) -> Tensor:
         """Where S seems to be positive definite for t = 1, with some room; shape (batch,)."""
         S = self.M - self.BB
-        return torch.linalg.cholesky_ex(S - torch.diag_embed(1e-6 * S.diagonal(dim1=1, dim2=2))).info == 0
+        _, info = torch.linalg.cholesky_ex(S - torch.diag_embed(1e-6 * S.diagonal(dim1=1, dim2=2)))
+        return torch.as_tensor(info == 0)
 
     def steps(self, shares: Sequence[float]) -> list[Tensor]:
         """The t to try."""
