@@ -258,6 +258,27 @@ def test_no_local_bound_of_a_thousand_is_below_the_exact_constant(
     assert float(found.median()) < 1.2
 
 
+def test_features_that_move_one_by_one() -> None:
+    """Corners of the cube are within the bound, which is at most sqrt(d) times that of the ball around it."""
+    for seed in range(3):
+        net = network(seed, inputs=4)
+        x, radius = torch.randn(5, 4, dtype=torch.float64), 0.15
+        found, ball_ = lben.local_bound(net, x, radius, norm="inf"), lben.local_bound(net, x, 2 * radius)
+        assert bool((found.gamma <= 2 * ball_.gamma * (1 + 1e-9)).all())
+        corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 4)[:, None]
+        for share in (0.3, 1 - 1e-12):
+            with torch.no_grad():
+                moved = torch.linalg.vector_norm(net(x + radius * share * corners) - net(x), dim=-1)
+            assert bool((moved / (radius * share) <= found.gamma * (1 + 1e-7)).all())
+        plain, near = (lben.certified_radius(net, x, local=True, norm=norm).radius for norm in ("2", "inf"))  # type: ignore[arg-type]
+        assert bool((near >= plain / 2 * (1 - 1e-9)).all())
+        classes = net(x).argmax(dim=-1)
+        assert bool((net(x + near[:, None] * (1 - 1e-9) * corners).argmax(dim=-1) == classes).all())
+    J = torch.autograd.functional.jacobian(net, x[0])
+    tiny = float(lben.local_bound(net, x[:1], 1e-7, norm="inf").gamma)
+    assert float((J @ corners[:, 0].T).norm(dim=0).max()) <= tiny * (1 + 1e-4)
+
+
 def test_what_has_no_local_bound_is_refused_by_name() -> None:
     x = torch.randn(2, 3, dtype=torch.float64)
     own = lben.LBEN(3, 4, 2, gamma=1.0, activation=lben.Elementwise(torch.tanh)).double()
@@ -275,5 +296,7 @@ def test_what_has_no_local_bound_is_refused_by_name() -> None:
             lben.local_bound(good, torch.zeros(1, 2).double(), radius)
     with pytest.raises(lben.InvalidInput, match="x is empty"):
         lben.local_bound(good, torch.zeros(0, 2).double(), 1.0)
+    with pytest.raises(lben.InvalidInput, match="norm must be"):
+        lben.local_bound(good, torch.zeros(1, 2).double(), 1.0, norm="1")  # type: ignore[arg-type]
     with pytest.raises(lben.InvalidInput, match="local must be True or False"):
         lben.certified_radius(good, torch.zeros(1, 2).double(), local=2)  # type: ignore[arg-type]
