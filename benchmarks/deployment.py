@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import onnxruntime
