@@ -270,7 +270,7 @@ def test_features_that_move_one_by_one() -> None:
             with torch.no_grad():
                 moved = torch.linalg.vector_norm(net(x + radius * share * corners) - net(x), dim=-1)
             assert bool((moved / (radius * share) <= found.gamma * (1 + 1e-7)).all())
-        plain, near = (lben.certified_radius(net, x, local=True, norm=norm).radius for norm in ("2", "inf"))  # type: ignore[arg-type]
+        plain, near = (lben.certified_radius(net, x, local=True, norm=norm).radius for norm in ("2", "inf"))
         assert bool((near >= plain / 2 * (1 - 1e-9)).all())
         classes = net(x).argmax(dim=-1)
         assert bool((net(x + near[:, None] * (1 - 1e-9) * corners).argmax(dim=-1) == classes).all())

@@ -95,7 +95,8 @@ class Locality:
         """
         slope = self.subject.activation.derivative(near.v)
         n, (U, past) = near.v.shape[1], self.frame.inputs.split([near.v.shape[1], c.shape[2] - near.v.shape[1]])
-        moves = torch.linalg.solve(torch.eye(n, dtype=U.dtype) - self.frame.W * slope[:, None, :], U)
+        A = torch.eye(n, dtype=U.dtype) - self.frame.W * slope[:, None, :]
+        moves = torch.linalg.solve(A, U.expand(len(A), -1, -1))  # a matrix each, though shapes may look like vectors
         out = (c[..., :n] * slope[:, None, :]) @ moves + c[..., n:] @ past
         parts = [(part.abs() + 1e-290).mean(dim=1) for part in (out, moves)]
         shares = sum(w * part / part.sum(dim=1, keepdim=True) for w, part in zip(_MIXED, parts, strict=True))
