@@ -52,8 +52,8 @@ def measured(name: str, images: int) -> dict[str, Any]:
     }
 
 
-def _short(radii: torch.Tensor) -> list[float]:
-    return [round(radius, 4) for radius in radii.tolist()]
+def _short(radii: torch.Tensor) -> list[float | None]:
+    return [round(radius, 4) if radius < torch.inf else None for radius in radii.tolist()]
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
@@ -63,10 +63,10 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
     figure, panels = plt.subplots(1, len(found), figsize=(9.6, 3.2), layout="constrained", squeeze=False)
     for axes, (name, one) in zip(panels[0], found.items(), strict=True):
-        largest = torch.tensor(one["radii"]["attacked"]).clamp(max=6.0).quantile(0.98)
-        edges = torch.linspace(0, float(largest), 31).tolist()
+        reached = [r for r in one["radii"]["attacked"] if r is not None]
+        edges = torch.linspace(0, float(torch.tensor(reached).quantile(0.99)), 21).tolist()
         for kind, colour in COLOURS.items():
-            radii = [r for r in one["radii"][kind] if 0 < r < float("inf")]
+            radii = [r for r in one["radii"][kind] if r]
             axes.hist(radii, edges, histtype="step", linewidth=1.6, color=colour, label=kind, density=True)
         axes.set(title=NETWORKS[name], xlabel="radius, $\\ell_2$ in pixels", xlim=(0, edges[-1]), yticks=[])
         for side in ("top", "right", "left"):

@@ -251,8 +251,9 @@ def test_no_local_bound_of_a_thousand_is_below_the_exact_constant(
     record_property: Callable[[str, object], None],
 ) -> None:
     found = ratios(range(1000))
+    steep = found[found.isfinite()]  # else the output does not move at all
     record_property(
-        "ratio", {"least": float(found.min()), "median": float(found.median()), "mean": float(found.mean())}
+        "ratio", {"least": float(found.min()), "median": float(found.median()), "mean": float(steep.mean())}
     )
     assert float(found.min()) > 1 - 1e-7
     assert float(found.median()) < 1.2
