@@ -116,27 +116,20 @@ def certified_radius(
     method = PRECISE if solver is None else check_solver(solver)
     batch = evaluator.flat(x).shape[:-1]
     labels = None if y is None else check_labels(y, tuple(batch), classes)
-    bounds, metrics = _kept_bounds(net, subject, progress) if pairwise else (_joint_bounds(subject), None)
-
-    result = evaluator.evaluate(rows, method)
-    predicted = result.y.argmax(dim=-1)
-    at = torch.arange(len(rows))
-    gap = result.y[at, predicted][:, None] - result.y
-    gap -= result.pair_error(predicted)
-    radius = gap / bounds[predicted]
-    radius[at, predicted] = math.inf
-    radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0)
+    pairs = _kept_bounds(net, subject, progress) if pairwise else Pairs(_joint_bounds(subject), None)
+    known = _known(evaluator, rows, method, pairs)
+    predicted, radius = known.predicted, known.radius
+    root = 1.0 if norm == "2" else math.sqrt(rows.shape[1])
     if local:
         asked = radius > 0 if labels is None else (radius > 0) & (predicted == labels)
-        known = Known(predicted, gap, radius, bounds, metrics)
         radius = _wider(Locality.of(subject), rows, method, known, asked, norm, progress)
-    elif norm == "inf":
-        radius = radius / math.sqrt(rows.shape[1])
+    else:
+        radius = radius / root
     radius = radius * (scale * (1 - 1e-12))
     radius = torch.where(radius > _SMALLEST, radius, 0.0)
     if labels is not None:
         radius = torch.where(predicted == labels, radius, 0.0)
-    bounds = bounds / scale * (1 + 1e-15) * (1.0 if norm == "2" else math.sqrt(rows.shape[1]) * (1 + 1e-15))
+    bounds = pairs.gamma / scale * (1 + 1e-15) * (1.0 if norm == "2" else root * (1 + 1e-15))
     return placed(CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds, norm), x.device)
 
 
@@ -208,6 +201,19 @@ def check_sizes(name: str, sizes: Sequence[float] | Tensor) -> Tensor:
     if bool((values < 0).any()):
         raise InvalidInput(f"{name} must not be negative, but there is {float(values.min()):g}.")
     return values
+
+
+def _known(evaluator: Evaluator, rows: Tensor, solver: Solver, pairs: Pairs) -> Known:
+    """Classes, how far they are above the others, and the radii that global bounds of pairs prove."""
+    result = evaluator.evaluate(rows, solver)
+    predicted = result.y.argmax(dim=-1)
+    at = torch.arange(len(rows))
+    gap = result.y[at, predicted][:, None] - result.y
+    gap -= result.pair_error(predicted)
+    radius = gap / pairs.gamma[predicted]
+    radius[at, predicted] = math.inf
+    radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0)
+    return Known(predicted, gap, radius, pairs.gamma, pairs.lam)
 
 
 def _wider(

@@ -159,10 +159,8 @@ def measure(
         ).accuracy.tolist()
         proved_there = certified_accuracy(net, x[few], y[few], SIZES, solver=solver, progress=show is True)
         certified_error = (1 - proved_there.accuracy).tolist()
-    around = None
-    if effort.around:
-        own = slice(effort.around)
-        around = measure_around(net, x[own], y[own], radii, seed=seed, progress=show)
+    own = slice(effort.around)
+    around = measure_around(net, x[own], y[own], radii, seed=seed, progress=show) if effort.around else None
     if units > WIDEST and isinstance(net, BaseNetwork):
         net.solver = PeacemanRachford(tolerance=TRAINING_TOLERANCE)  # gradients show the way; what they find is checked
     fast = attack(net, x[few], y[few], SIZES, method="fgm", seed=seed, progress=show)
