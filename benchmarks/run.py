@@ -2,10 +2,10 @@
 
     make bench
 
-Writes speed.md, convolution.md, layers.md and deployment.md to benchmarks/results, and all as JSON. A training step is
-all of it: the batch gathered from bytes in memory, normalised, forward, loss, backward and Adam with its defaults.
-Times are not reported, for they say more about the machine than about the library; the step of the plain network is
-given once, for scale.
+Writes speed.md, convolution.md, layers.md, deployment.md and local.md to benchmarks/results, and all as JSON. A
+training step is all of it: the batch gathered from bytes in memory, normalised, forward, loss, backward and Adam with
+its defaults. Times are not reported, for they say more about the machine than about the library; the step of the plain
+network is given once, for scale.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from typing import cast
 import torch
 import torchdeq
 from convolutional import memory_rows, resolvent_rows, splitting_rows, step_rows
-from deployment import export_rows
+from deployment import DEPLOYMENT
 from layers import layer_rows, peer_rows
+from local import LOCAL
 from measuring import Row, Step, compare, interleave
 from rich.console import Console
 from rich.progress import track
@@ -281,9 +282,6 @@ CONVOLUTION: dict[str, Callable[[], list[Row]]] = {
     "gamma=2: training step at tolerance 1e-2": step_rows,
     "gamma=2: peak memory of a training step": memory_rows,
 }
-DEPLOYMENT: dict[str, Callable[[], list[Row]]] = {
-    "Exported ONNX in onnxruntime, LBEN of 80 units, accuracy 1e-3 proved": export_rows,
-}
 LAYERS: dict[str, Callable[[], list[Row]]] = {
     "64 channels at 16 x 16, batch 128: forward and backward": layer_rows,
     "The same against the layers of others": peer_rows,
@@ -348,3 +346,4 @@ if __name__ == "__main__":
     measure("convolution", CONVOLUTION)
     measure("layers", LAYERS)
     measure("deployment", DEPLOYMENT)
+    measure("local", LOCAL)

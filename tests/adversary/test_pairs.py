@@ -131,6 +131,23 @@ def near(tally: Tally, where: str, prey: Prey, x: Tensor, g: torch.Generator) ->
         whole, _, _ = slopes(prey, x, x + step)
         tally.count("pairs", len(x))
         compare(tally, where, prey, {"local bound": 1.0}, whole / found.gamma.clamp(min=1e-300), x, x + step)
+    cube(tally, where, prey, x[:2], radius, g)
+
+
+def cube(tally: Tally, where: str, prey: Prey, x: Tensor, radius: float, g: torch.Generator) -> None:
+    """Walk to corners of a cube: no local bound for features that move one by one is exceeded."""
+    ask = lambda: lben.local_bound(prey.net, x, radius, norm="inf", domain=prey.domain)  # noqa: E731
+    found = tally.attempt("local", where, ask)
+    if found is None:
+        return
+    steep = steepest(prey, x)[1].sign()
+    for direction in (steep, -steep, torch.randn(x.shape, generator=g, dtype=torch.float64).sign()):
+        step = direction * radius * (1 - 1e-12)
+        whole, _, _ = slopes(prey, x, x + step)
+        tally.count("pairs", len(x))
+        longest = torch.linalg.vector_norm(step, dim=1) / step.abs().amax(dim=1).clamp(min=1e-300)
+        excess = whole * longest / found.gamma.clamp(min=1e-300)
+        compare(tally, where, prey, {"local bound of a cube": 1.0}, excess, x, x + step)
 
 
 def compare(tally: Tally, where: str, prey: Prey, bounds: Bounds, whole: Tensor, first: Tensor, second: Tensor) -> None:

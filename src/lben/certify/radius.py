@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,8 @@ from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict
 from lben.certify.evaluator import PRECISE, Evaluator, placed
-from lben.certify.local import Locality
+from lben.certify.locality import Locality, Norm
+from lben.certify.reaching import Reach
 from lben.certify.subject import Examined, Subject
 from lben.errors import InvalidInput
 from lben.numerics.rounding import undisturbed
@@ -29,18 +31,20 @@ _SQRT2 = math.nextafter(math.sqrt(2), 2)
 
 @dataclass(frozen=True, eq=False)
 class CertifiedRadius(NoVerdict):
-    """A radius for each input, in the l2 norm, below which its class cannot change.
+    """A radius for each input, in `norm`, below which its class cannot change.
 
     radius: shape of the batch; 0 where nothing is proved, or where the class is not the given label.
     predicted: the class, shape of the batch.
     domain: what the radii measure: distances at the network's input, or in pixels.
-    bounds: Lipschitz bounds of the differences of two outputs, in `domain`, shape (p, p).
+    bounds: Lipschitz bounds of the differences of two outputs, in `domain` and `norm`, shape (p, p).
+    norm: "2", or "inf" where each feature may move by the radius.
     """
 
     radius: Tensor
     predicted: Tensor
     domain: Domain
     bounds: Tensor
+    norm: Norm = "2"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +56,24 @@ class CertifiedAccuracy(NoVerdict):
     domain: Domain
 
 
+class Known(NamedTuple):
+    """What is known before local bounds are asked for: classes, gaps, radii, and bounds of pairs
+    with, where there are, their metrics."""
+
+    predicted: Tensor
+    gap: Tensor
+    radius: Tensor
+    bounds: Tensor
+    metrics: Tensor | None
+
+
+class Pairs(NamedTuple):
+    """Bounds of the differences of two outputs, shape (p, p), and the metrics behind them, (p, p, n), where known."""
+
+    gamma: Tensor
+    lam: Tensor | None
+
+
 @undisturbed
 def certified_radius(
     net: Examined,
@@ -60,6 +82,7 @@ def certified_radius(
     *,
     pairwise: bool = True,
     local: bool = False,
+    norm: Norm = "2",
     domain: Domain = "input",
     solver: Solver | None = None,
     progress: bool | None = None,
@@ -75,12 +98,14 @@ def certified_radius(
     local: also look at each x: within a radius most units cannot leave their branch, and the others see narrower slopes
         (`local_bound`), so that more is true than everywhere. Never less than without it, and slower: for dense
         networks and dense stacks with activations of the table, others raise InvalidInput.
+    norm: "2", or "inf", where each feature may move by the radius: that of "2" over sqrt(d), and more where `local`.
     solver: how equilibria are found; by default to a tolerance of 1e-12. What it leaves open is bounded and
         subtracted: a loose tolerance costs radius, never truth.
     progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
     """
     checks.flag("pairwise", pairwise)
     checks.flag("local", local)
+    checks.choice("norm", norm, ("2", "inf"))
     evaluator = Evaluator.of(net, activation)
     evaluator.require_proof()
     subject = evaluator.subject
@@ -91,25 +116,21 @@ def certified_radius(
     method = PRECISE if solver is None else check_solver(solver)
     batch = evaluator.flat(x).shape[:-1]
     labels = None if y is None else check_labels(y, tuple(batch), classes)
-    bounds = _kept_bounds(net, subject, progress) if pairwise else _joint_bounds(subject)
-
-    result = evaluator.evaluate(rows, method)
-    predicted = result.y.argmax(dim=-1)
-    at = torch.arange(len(rows))
-    gap = result.y[at, predicted][:, None] - result.y
-    gap -= result.pair_error(predicted)
-    radius = gap / bounds[predicted]
-    radius[at, predicted] = math.inf
-    radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0)
+    pairs = _kept_bounds(net, subject, progress) if pairwise else Pairs(_joint_bounds(subject), None)
+    known = _known(evaluator, rows, method, pairs)
+    predicted, radius = known.predicted, known.radius
+    root = 1.0 if norm == "2" else math.sqrt(rows.shape[1])
     if local:
         asked = radius > 0 if labels is None else (radius > 0) & (predicted == labels)
-        radius = _wider(Locality.of(subject), rows, method, (predicted, gap, radius), asked, progress)
+        radius = _wider(Locality.of(subject), rows, method, known, asked, norm, progress)
+    else:
+        radius = radius / root
     radius = radius * (scale * (1 - 1e-12))
     radius = torch.where(radius > _SMALLEST, radius, 0.0)
     if labels is not None:
         radius = torch.where(predicted == labels, radius, 0.0)
-    found = CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds / scale * (1 + 1e-15))
-    return placed(found, x.device)
+    bounds = pairs.gamma / scale * (1 + 1e-15) * (1.0 if norm == "2" else root * (1 + 1e-15))
+    return placed(CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds, norm), x.device)
 
 
 def certified_accuracy(
@@ -120,6 +141,7 @@ def certified_accuracy(
     *,
     pairwise: bool = True,
     local: bool = False,
+    norm: Norm = "2",
     domain: Domain = "input",
     solver: Solver | None = None,
     progress: bool | None = None,
@@ -138,6 +160,7 @@ def certified_accuracy(
         y,
         pairwise=pairwise,
         local=local,
+        norm=norm,
         domain=domain,
         solver=solver,
         progress=progress,
@@ -180,20 +203,48 @@ def check_sizes(name: str, sizes: Sequence[float] | Tensor) -> Tensor:
     return values
 
 
+def _known(evaluator: Evaluator, rows: Tensor, solver: Solver, pairs: Pairs) -> Known:
+    """Classes, how far they are above the others, and the radii that global bounds of pairs prove."""
+    result = evaluator.evaluate(rows, solver)
+    predicted = result.y.argmax(dim=-1)
+    at = torch.arange(len(rows))
+    gap = result.y[at, predicted][:, None] - result.y
+    gap -= result.pair_error(predicted)
+    radius = gap / pairs.gamma[predicted]
+    radius[at, predicted] = math.inf
+    radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0)
+    return Known(predicted, gap, radius, pairs.gamma, pairs.lam)
+
+
 def _wider(
     locality: Locality,
     rows: Tensor,
     solver: Solver,
-    known: tuple[Tensor, Tensor, Tensor],
+    known: Known,
     asked: Tensor,
+    norm: Norm,
     progress: bool | None,
 ) -> Tensor:
-    """The radii, those that are asked for by local bounds; known are classes, gaps and radii so far."""
-    predicted, gap, radius = known
-    index, found = asked.nonzero()[:, 0], radius.clone()
+    """The radii, those that are asked for by local bounds, the others as they are known."""
+    root = 1.0 if norm == "2" else math.sqrt(rows.shape[1])
+    index, found = asked.nonzero()[:, 0], known.radius / root
+    units, classes, metrics = locality.frame.lam, len(locality.outputs), known.metrics
+    if metrics is None or metrics.shape[-1] != len(units):
+        begin = units.expand(classes, classes, -1)
+    else:
+        begin = locality.metric(metrics)
     for part in locality.parts(len(index), progress):
         some = index[part]
-        found[some] = locality.radii(rows[some], solver, predicted[some], gap[some], radius[some])
+        chosen, allowed, at = known.predicted[some], known.gap[some], torch.arange(len(some))
+        allowed[at, chosen] = math.inf
+        pairs = locality.outputs[chosen][:, None] - locality.outputs
+        near = locality.near(rows[some], solver)
+        radius = Reach(locality, near, pairs, allowed, begin[chosen], known.radius[some].clone()).run()
+        if norm == "inf":
+            nearest = (allowed / known.bounds[chosen]).nan_to_num(nan=math.inf).argmin(dim=1)
+            corners = locality.cornered(near, pairs[at, nearest][:, None])
+            radius = Reach(locality, corners, pairs, allowed, begin[chosen], radius / root).run()
+        found[some] = radius
     return found
 
 
@@ -207,24 +258,34 @@ def _joint_bounds(subject: Subject) -> Tensor:
     )
 
 
-def _kept_bounds(net: Examined, subject: Subject, progress: bool | None) -> Tensor:
+def _kept_bounds(net: Examined, subject: Subject, progress: bool | None) -> Pairs:
     """The pairwise bounds of a network, from where they are kept if nothing that decides them has changed."""
     if not isinstance(net, nn.Module):
         return _pairwise_bounds(subject, progress)
     decisive = (subject.weights, subject.activation)
-    kept: tuple[tuple[Record | Stack, Activation], Tensor] | None = getattr(net, "kept_bounds", None)
+    kept: tuple[tuple[Record | Stack, Activation], Pairs] | None = getattr(net, "kept_bounds", None)
     if kept is None or not same(kept[0], decisive):
         kept = decisive, _pairwise_bounds(subject, progress)
         setattr(net, "kept_bounds", kept)  # noqa: B010 (a note on the network, which need not know of it)
     return kept[1]
 
 
-def _pairwise_bounds(subject: Subject, progress: bool | None) -> Tensor:
+def _pairwise_bounds(subject: Subject, progress: bool | None) -> Pairs:
     """A bound of y_i - y_j for every pair."""
     joint, classes = subject.bound(), subject.weights.out_features
     most = math.nextafter(_SQRT2 * joint.gamma, math.inf)
     bounds = torch.zeros(classes, classes, dtype=torch.float64)
+    metrics: dict[tuple[int, int], Tensor | None] = {}
     pairs = list(combinations(range(classes), 2))
     for i, j in track(pairs, "Bounds of pairs of outputs", len(pairs), show=progress):
-        bounds[i, j] = bounds[j, i] = min(subject.difference(i, j).bound(joint).gamma, most)
-    return bounds
+        found = subject.difference(i, j).bound(joint)
+        bounds[i, j] = bounds[j, i] = min(found.gamma, most)
+        metrics[i, j] = metrics[j, i] = found.lam
+    shapes = {None if lam is None else lam.shape for lam in metrics.values()}
+    if None in shapes or len(shapes) != 1:
+        return Pairs(bounds, None)
+    lam = torch.ones(classes, classes, *shapes.pop(), dtype=torch.float64)  # type: ignore[misc] # no None is left
+    for (i, j), one in metrics.items():
+        assert one is not None
+        lam[i, j] = one
+    return Pairs(bounds, lam)

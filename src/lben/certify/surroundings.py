@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ from lben.numerics.rounding import norm_bound
 from lben.numerics.row_metrics import RowProblem
 from lben.weights.dense import Weights
 
-FEW, MANY = (0.02, 0.2, 0.65), (1e-6, 1e-3, 0.02, 0.08, 0.2, 0.4, 0.65, 0.88)
+FEW, MANY = (0.1, 0.6), (1e-6, 1e-3, 0.02, 0.08, 0.2, 0.4, 0.65, 0.88)
 """The t that are tried, as shares of the largest for which S > 0."""
 _POWERS = 12
 _LEAST = 1e-60  # of what t is divided by: no input reaches the units, and any t will do
@@ -42,11 +43,13 @@ class Frame:
     """A network as its surroundings need it: in units of z that are powers of two, with inputs of few dimensions.
 
     W: (n, n). Wo: (p, n). R: (n + p, m), with R R' >= (U, D)(U, D)': what an input does to v and y, one of m entries
-    that is no longer does through R. exponents: of the units, z = 2^exponents z'.
+    that is no longer does through R; or one for each input, (batch, n + p, m). inputs: (U, D) itself, (n + p, d).
+    exponents: of the units, z = 2^exponents z'.
     """
 
     W: Tensor
     Wo: Tensor
+    inputs: Tensor
     R: Tensor
     lam: Tensor
     exponents: Tensor
@@ -61,10 +64,28 @@ class Frame:
         return Frame(
             W=Enclosed.exact(weights.W).shifted(k - k[:, None]).mid,
             Wo=Enclosed.exact(weights.Wo).shifted(k.expand_as(weights.Wo)).mid,
+            inputs=both,
             R=_root_above(both),
             lam=Enclosed.exact(lam).shifted(2 * k).mid,
             exponents=k,
         )
+
+    def within(self, shares: Tensor) -> Frame:
+        """For dx with |dx_i| <= eps, in the norm (sum of shares_i dx_i^2)^1/2 <= eps: shares (batch, d), of sum one.
+
+        R R' - (U, D) T^-1 (U, D)' is what is added before the factorisation, less what rounding takes there and in the
+        product, norm by norm at most some (d + n + p) units of it: far less for any network that fits into memory.
+        """
+        rows = self.inputs * (shares / (shares.sum(dim=1, keepdim=True) * (1 + 1e-9))).rsqrt()[:, None, :]
+        gram = rows @ rows.mT
+        trace = gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None]
+        added = torch.diag_embed((_RAISED * trace + 1e-280).expand(-1, gram.shape[1]))
+        R, info = torch.linalg.cholesky_ex(gram + added)
+        return replace(self, R=R.where((info == 0)[:, None, None], math.nan))
+
+    def some(self, index: Tensor) -> Frame:
+        """That of some inputs, where each has its own R."""
+        return self if self.R.dim() == 2 else replace(self, R=self.R[index])
 
 
 def _root_above(rows: Tensor) -> Tensor:
@@ -98,7 +119,7 @@ class Surroundings:
     def of(frame: Frame, lower: Tensor, upper: Tensor) -> Surroundings:
         """With slopes between `lower` and `upper`, in the metric of the frame."""
         n = len(frame.W)
-        U, past = frame.R[:n], frame.R[n:]
+        U, past = frame.R[..., :n, :], frame.R[..., n:, :]
         k = ((upper - lower) * (1 + 4 * EPS)).sqrt() * (1 + 4 * EPS)
         A = torch.eye(n, dtype=lower.dtype) - frame.W * lower[:, None, :]
         G = torch.linalg.inv_ex(A).inverse
@@ -114,16 +135,14 @@ class Surroundings:
     def some(self, index: Tensor) -> Surroundings:
         """Those of some inputs, which may come more than once."""
         named = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "past"}
-        return Surroundings(past=self.past, **named)
+        return Surroundings(past=self.past if self.past.dim() == 2 else self.past[index], **named)
 
-    def problem(self, rows: Rows) -> tuple[RowProblem, Tensor]:
-        """The search for the best metric of one row for each input, and where it begins."""
+    def problem(self, rows: Rows) -> RowProblem:
+        """The search for the best metric of one row for each input."""
         n = self.a.shape[1]
         A = torch.eye(n, dtype=self.a.dtype) - self.k[:, :, None] * self.P * self.k[:, None, :]
         U = self.k[:, :, None] * self.N
-        own = Inequality.of(self)
-        start = self.lam * (0.5 / own.largest)[:, None]
-        return RowProblem(A, U @ U.mT, rows.f[:, 0], (U @ rows.g.mT)[:, :, 0]), start
+        return RowProblem(A, U @ U.mT, rows.f[:, 0], (U @ rows.g.mT)[:, :, 0])
 
     def rows(self, c: Tensor | None) -> Rows:
         """f k and g of dv itself, for None; or of c'dz, c of shape (batch, q, n + p), the last p for what passes by."""
@@ -139,7 +158,7 @@ class Surroundings:
         terms = (n + 8) * EPS
         off_f = size * self.off_P[:, None] + terms * (of_c + size * _norm(self.P)[:, None])
         off_g = size * self.off_N[:, None] + terms * (
-            size * _norm(self.N)[:, None] + norm_bound(last) * float(torch.linalg.matrix_norm(self.past))
+            size * _norm(self.N)[:, None] + norm_bound(last) * _norm(self.past).reshape(-1, 1)
         )
         return Rows(f, g, off_f * _MORE, off_g * _MORE)
 
@@ -157,6 +176,10 @@ class Rows:
         """One row each of some inputs."""
         return Rows(*(getattr(self, f.name)[inputs, rows][:, None] for f in fields(self)))
 
+    def and_(self, others: Rows) -> Rows:
+        """These rows, and behind them those."""
+        return Rows(*(torch.cat([getattr(part, f.name) for part in (self, others)], dim=1) for f in fields(self)))
+
 
 @dataclass(frozen=True, eq=False)
 class Inequality:
@@ -167,7 +190,18 @@ class Inequality:
     BB: Tensor
     off_M: Tensor
     off_B: Tensor
-    largest: Tensor
+
+    @cached_property
+    def largest(self) -> Tensor:
+        """About the largest eigenvalue of M^-1 B B': t is below its inverse; a guess, for S is checked."""
+        return _largest(self.M, self.BB)
+
+    @property
+    def sound(self) -> Tensor:
+        """Where S seems to be positive definite for t = 1, with some room; shape (batch,)."""
+        S = self.M - self.BB
+        _, info = torch.linalg.cholesky_ex(S - torch.diag_embed(1e-6 * S.diagonal(dim1=1, dim2=2)))
+        return torch.as_tensor(info == 0)
 
     def steps(self, shares: Sequence[float]) -> list[Tensor]:
         """The t to try."""
@@ -182,7 +216,7 @@ class Inequality:
         most = (k * lam).amax(dim=1)
         off_M = (2 * most * around.off_P + 16 * EPS * (_norm(M) + 2 * _norm(half))) * _MORE
         off_B = (most * around.off_N + 8 * EPS * _norm(B)) * _MORE
-        return Inequality(M, B, B @ B.mT, off_M, off_B, _largest(M, B))
+        return Inequality(M, B, B @ B.mT, off_M, off_B)
 
     def bounds(self, rows: Rows, t: Tensor) -> Tensor:
         """Proved bounds of |f'w + g'dx|/|dx|, shape (batch, q), for a t of each input."""
@@ -248,15 +282,14 @@ def best_norm(around: Surroundings, rows: Rows) -> Tensor:
     return torch.stack([inequality.norm(rows, t) for t in inequality.steps(MANY)]).amin(dim=0)
 
 
-def _largest(M: Tensor, B: Tensor) -> Tensor:
-    """About the largest eigenvalue of M^-1 B B': t is below its inverse; a guess, for S is checked."""
+def _largest(M: Tensor, BB: Tensor) -> Tensor:
     C, info = torch.linalg.cholesky_ex(M)
-    Z = torch.linalg.solve_triangular(C, B, upper=False)
-    vector = torch.ones(Z.shape[0], Z.shape[2], 1, dtype=Z.dtype)
-    length = torch.ones(len(Z), dtype=Z.dtype)
+    vector = torch.ones(*BB.shape[:2], 1, dtype=BB.dtype)
+    length = torch.ones(len(BB), dtype=BB.dtype)
     for _ in range(_POWERS):
-        vector = Z.mT @ (Z @ (vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True).clamp(min=1e-280)))
-        length = torch.linalg.vector_norm(vector, dim=1)[:, 0]
+        vector = torch.cholesky_solve(BB @ vector, C)
+        length = torch.linalg.vector_norm(vector, dim=(1, 2))
+        vector = vector / length[:, None, None].clamp(min=1e-280)
     found: Tensor = torch.where(info == 0, length, 1.0).nan_to_num(nan=1.0).clamp(min=_LEAST)
     return found
 

@@ -28,6 +28,7 @@ def write_report(folder: str | Path) -> list[Path]:
         _, results = read_run(folder)
         facts, done = _facts(run, results), len(results)
         tables = [_beside_the_paper(results), _beyond_the_paper(results), _equilibria(results)] if results else []
+        tables += [table for table in (_around(results),) if table is not None]
         pictures = _pictures(Path(folder), results, target)
     missing = len(run.rows) - done
     if missing:
@@ -125,6 +126,28 @@ def _beyond_the_paper(results: Sequence[Result]) -> Table:
         tight = [_significant(m.tight), _share(m.lower, m.tight)]
         rows.append([result.row["name"], *tight, *certified, *attacked, *cost])
     return Table("What the paper does not have", groups, rows)
+
+
+def _around(results: Sequence[Result]) -> Table | None:
+    """Certified accuracy, global and local, and attacked; None where nobody asked for local bounds."""
+    found = [(result.row["name"], result.measured.around) for result in results]
+    known = [(name, one) for name, one in found if one is not None]
+    if not known:
+        return None
+    first = known[0][1]
+    three, two = ["global", "local", "attacked"], ["global", "local"]
+    groups = [
+        ("", ["model"]),
+        *((f"accuracy, %, at {radius:.3g} pixels", three) for radius in first.radii),
+        *((f"ℓ∞, at {size:.3g}", two) for size in first.corners),
+        ("widest gap", ["closed, %"]),
+    ]
+    rows = []
+    for name, one in known:
+        cells = [percent(s) for at in zip(one.everywhere, one.around, one.attacked, strict=True) for s in at]
+        cells += [percent(s) for at in zip(one.corners_everywhere, one.corners_around, strict=True) for s in at]
+        rows.append([name, *cells, f"{100 * one.closed:.0f}"])
+    return Table(f"Around each of {_listed({one.images for _, one in known})} test images", groups, rows)
 
 
 def _equilibria(results: Sequence[Result]) -> Table:

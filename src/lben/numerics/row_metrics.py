@@ -9,13 +9,13 @@ uses it checks what it proves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-_STAGES = (1.0, 6.0, 36.0, 150.0)  # s, in units of n over the first value
-_STEPS = 4  # of Newton, in each stage
+_STEPS = 2  # of Newton, in each stage
 _PULL = 1e-2
 _LENGTHS = (1.0, 0.5, 0.2, 0.05)
 
@@ -28,6 +28,13 @@ class RowProblem:
     K: Tensor
     f: Tensor
     h: Tensor
+
+    def part(self, units: Tensor) -> RowProblem:
+        """That of some units of each network, shape (batch, m), where the others are not coupled to them."""
+        rows = units[:, :, None].expand(-1, -1, self.A.shape[2])
+        columns = units[:, None, :].expand(-1, units.shape[1], -1)
+        A, K = (matrix.gather(1, rows).gather(2, columns) for matrix in (self.A, self.K))
+        return RowProblem(A, K, self.f.gather(1, units), self.h.gather(1, units))
 
     def factor(self, lam: Tensor) -> tuple[Tensor, Tensor]:
         """The Cholesky factor of S, and which of the batch have one."""
@@ -59,12 +66,15 @@ class RowProblem:
         return torch.where((info == 0)[:, None], found, 0.0).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def improved_metrics(problem: RowProblem, lam: Tensor) -> Tensor:
-    """The lam that a few of Newton's steps find from strictly feasible ones; where a step fails, the last one."""
+def improved_metrics(problem: RowProblem, lam: Tensor, stages: Sequence[float]) -> Tensor:
+    """The lam that a few of Newton's steps find from strictly feasible ones; where a step fails, the last one.
+
+    stages: the s to go through, in units of n over the first value.
+    """
     C, sound = problem.factor(lam)
     first, _ = problem.value(lam, C)
     pull = _PULL / lam
-    for stage in _STAGES:
+    for stage in stages:
         s = stage * lam.shape[1] / first.clamp(min=1e-280)
         for _ in range(_STEPS):
             step = problem.step(lam, C, s, pull)
