@@ -33,6 +33,7 @@ from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_ac
 from lben.certify.wellposed import WellPosedness
 from lben.dynamics.contracting import ContractingODE
 from lben.dynamics.ode import ODE
+from lben.dynamics.ren import REN, Simulation, Step
 from lben.errors import (
     BoundNotMet,
     ConvergenceWarning,
@@ -64,6 +65,7 @@ from lben.networks.layered import LayeredNetwork
 from lben.networks.published import Imported, import_checkpoint
 from lben.networks.solution import Solution
 from lben.normalize import Normalize
+from lben.parameterize.behaviours import Behaviour, Contracting, Dissipative, Lipschitz, Passive
 from lben.solvers.anderson import Anderson
 from lben.solvers.back_substitution import BackSubstitution
 from lben.solvers.base import Solver
@@ -75,6 +77,7 @@ from lben.solvers.peaceman_rachford import DouglasRachford, PeacemanRachford
 from lben.weights.convolutional import ConvWeights, Geometry, Metric
 from lben.weights.dense import Weights
 from lben.weights.image import ImageWeights
+from lben.weights.recurrent import RENWeights, Supply
 
 try:
     __version__ = version("lben")
@@ -87,6 +90,7 @@ __all__ = [
     "LBEN",
     "MON",
     "ODE",
+    "REN",
     "SLL",
     "Activation",
     "Anderson",
@@ -95,6 +99,7 @@ __all__ = [
     "AttackMethod",
     "BackSubstitution",
     "Ball",
+    "Behaviour",
     "Blocks",
     "BoundNotMet",
     "Box",
@@ -103,6 +108,7 @@ __all__ = [
     "CertifiedAccuracy",
     "CertifiedInterval",
     "CertifiedRadius",
+    "Contracting",
     "ContractingODE",
     "Contraction",
     "ConvLBEN",
@@ -114,6 +120,7 @@ __all__ = [
     "ConvWeights",
     "ConvergenceWarning",
     "DataNotFound",
+    "Dissipative",
     "Diverged",
     "DouglasRachford",
     "Elementwise",
@@ -141,6 +148,7 @@ __all__ = [
     "LbenError",
     "LeakyReLU",
     "Lengths",
+    "Lipschitz",
     "LocalBound",
     "LowerBound",
     "MaxMin",
@@ -152,22 +160,27 @@ __all__ = [
     "NotWellPosed",
     "PadChannels",
     "Parallel",
+    "Passive",
     "PeacemanRachford",
     "PerUnit",
     "Polyhedron",
     "Projection",
+    "RENWeights",
     "ReLU",
     "Residual",
     "Sandwich",
     "Sequential",
     "Sigmoid",
     "Simplex",
+    "Simulation",
     "Softmax",
     "Softplus",
     "Solution",
     "Solver",
     "SpaceToDepth",
     "Start",
+    "Step",
+    "Supply",
     "Tanh",
     "UnconstrainedEN",
     "Weights",
