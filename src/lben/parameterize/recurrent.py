@@ -132,7 +132,7 @@ class Promised(RecurrentForm):
     def _made(self) -> tuple[RENWeights, Tensor, Tensor]:
         """The weights without a P, and E and P."""
         _, n, q, _ = self.sizes
-        D22 = self.D22
+        D22: Tensor | None = self.D22
         if D22 is not None and self.through is not None:
             D22 = self.through.matrix(D22)
         X = self.X
@@ -165,9 +165,7 @@ class Promised(RecurrentForm):
         """E and P from the metric of the weights, X from what the inequality leaves; epsilon shrinks where it must."""
         self._check_sweep(weights)
         if weights.P is None or weights.lam is None:
-            raise InvalidInput(
-                "These weights carry no metric P and lam: lben.dissipation or lben.contraction finds one."
-            )
+            raise InvalidInput("These weights carry no P and lam: lben.dissipation or lben.contraction finds them.")
         w = weights.precise()
         assert w.P is not None
         assert w.lam is not None
@@ -202,6 +200,15 @@ class Promised(RecurrentForm):
 class Free(RecurrentForm):
     """The weights themselves, with no promise; D11 is kept strictly lower triangular where it is to be acyclic."""
 
+    A: Tensor
+    B1: Tensor
+    B2: Tensor
+    C1: Tensor
+    D11: Tensor
+    D12: Tensor
+    C2: Tensor
+    D21: Tensor
+
     def __init__(self, sizes: Sizes, feedthrough: bool, acyclic: bool, dtype: torch.dtype | None) -> None:
         super().__init__(sizes, feedthrough, acyclic, dtype)
         start = Promised(sizes, Contracting(), feedthrough, acyclic, dtype).explicit()
@@ -234,7 +241,8 @@ def bounding(supply: Supply, B2: Tensor, D12: Tensor, C2: Tensor, D21: Tensor, D
         T, K = supply.S + D22.T @ supply.Q, supply.R + side + side.T + D22.T @ supply.Q @ D22
     out = torch.cat([C2, D21, C2.new_zeros(len(C2), len(B2))], dim=1)
     Z = torch.cat([T @ C2, T @ D21 - D12.T, B2.T], dim=1)
-    return Z.T @ torch.linalg.solve(K, Z) - out.T @ supply.Q @ out
+    found: Tensor = Z.T @ torch.linalg.solve(K, Z) - out.T @ supply.Q @ out
+    return found
 
 
 def _with_metric(weights: RENWeights, P: Tensor) -> RENWeights:
@@ -284,4 +292,5 @@ def _start(n: int, q: int, rate: float, dtype: torch.dtype | None) -> Tensor:
         H[:n, n : n + q] *= 0.8
         H[n + q :, n : n + q] *= 0.8
         H[n : n + q, n + q :] *= 0.8
-    return factor.T.to(here)
+    X: Tensor = factor.T.to(here)
+    return X

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class Supply:
     @staticmethod
     def of_gain(gain: float, d: int, p: int) -> Supply:
         """gain |u|^2 - |y|^2/gain."""
-        double = {"dtype": torch.float64}
+        double: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
         return Supply(-torch.eye(p, **double) / gain, torch.zeros(d, p, **double), gain * torch.eye(d, **double))
 
     def to(self, like: Tensor) -> Supply:
