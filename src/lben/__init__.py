@@ -23,6 +23,7 @@ from lben.activations.sets import Ball, Box, Polyhedron, Simplex
 from lben.attacks import Attack, AttackMethod, Lengths, attack
 from lben.certify.certificate import Certificate
 from lben.certify.contraction import Contraction, FrequencyTest, contraction, frequency_test
+from lben.certify.dissipation import dissipation
 from lben.certify.enclose import Enclosure, enclose
 from lben.certify.gain import IncrementalGain, incremental_gain
 from lben.certify.interval import CertifiedInterval, certified_interval
@@ -30,6 +31,7 @@ from lben.certify.lipschitz import certify, product_bound, tightest_bound, well_
 from lben.certify.local import LocalBound, local_bound
 from lben.certify.lower import LowerBound, lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
+from lben.certify.recurrent import Dissipation
 from lben.certify.wellposed import WellPosedness
 from lben.dynamics.contracting import ContractingODE
 from lben.dynamics.ode import ODE
@@ -120,6 +122,7 @@ __all__ = [
     "ConvWeights",
     "ConvergenceWarning",
     "DataNotFound",
+    "Dissipation",
     "Dissipative",
     "Diverged",
     "DouglasRachford",
@@ -194,6 +197,7 @@ __all__ = [
     "certify",
     "contraction",
     "data",
+    "dissipation",
     "enclose",
     "export",
     "frequency_test",
