@@ -21,7 +21,7 @@ from lben.activations.scalar import (
 )
 from lben.activations.sets import Ball, Box, Polyhedron, Simplex
 from lben.attacks import Attack, AttackMethod, Lengths, attack
-from lben.certify.certificate import Certificate
+from lben.certify.certificate import Certificate, LowerBound
 from lben.certify.contraction import Contraction, FrequencyTest, contraction, frequency_test
 from lben.certify.dissipation import dissipation
 from lben.certify.enclose import Enclosure, enclose
@@ -29,11 +29,12 @@ from lben.certify.gain import IncrementalGain, incremental_gain
 from lben.certify.interval import CertifiedInterval, certified_interval
 from lben.certify.lipschitz import certify, product_bound, tightest_bound, well_posed
 from lben.certify.local import LocalBound, local_bound
-from lben.certify.lower import LowerBound, lipschitz_lower_bound
+from lben.certify.lower import lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
 from lben.certify.recurrent import Dissipation
 from lben.certify.wellposed import WellPosedness
 from lben.dynamics.contracting import ContractingODE
+from lben.dynamics.imported import from_rnn
 from lben.dynamics.ode import ODE
 from lben.dynamics.ren import REN, Simulation, Step
 from lben.errors import (
@@ -201,6 +202,7 @@ __all__ = [
     "enclose",
     "export",
     "frequency_test",
+    "from_rnn",
     "from_sequential",
     "import_checkpoint",
     "incremental_gain",

@@ -187,7 +187,7 @@ class RecurrentSubject:
         w = self.weights
         if w.state_features > _MOST_STATES:
             raise InvalidInput(
-                f"P is looked for with at most {_MOST_STATES} states, not {w.state_features}: give weights that carry it."
+                f"P is looked for with at most {_MOST_STATES} states, not {w.state_features}: give weights with one."
             )
         if w.P is not None and w.lam is not None:
             P = (w.P + w.P.T) / 2

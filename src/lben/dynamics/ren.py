@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from lben import checks
 from lben.activations.base import Activation, check_activation, refuse_blocks
 from lben.activations.scalar import ReLU
+from lben.certify.trajectories import Method, outputs, run
 from lben.described import Described, arguments, made
-from lben.dynamics.trajectory import Method, follow
 from lben.errors import InvalidInput, NotConverged, NotFinite
 from lben.implicit import Known, equilibrium
 from lben.numerics.transforms import as_it_is
@@ -250,15 +250,12 @@ class REN(Described):
             checks.finite_sum(rows, u=u, x=x, **dict(self.named_parameters()))
             w = self._hidden(operator, rows, start).reshape(b.shape)
             after = F.linear(x, weights.A, weights.bx) + F.linear(w, weights.B1) + F.linear(u, weights.B2)
-            return Step(_outputs(weights, x, w, u), after, w)
+            return Step(outputs(weights, x, w, u), after, w)
 
     def _piece(self, weights: RENWeights, operator: DenseOperator, u: Tensor, x: Tensor) -> Simulation:
-        drive_x = F.linear(u, weights.B2, weights.bx)
-        drive_w = F.linear(u, weights.D12, weights.bv)
         method = Method(operator, self.activation, self.solver, self._on_failure())
-        own = (weights.A, weights.B1, weights.C1, weights.D11)
-        states, hidden = follow(method, x, drive_x, drive_w, *own)
-        return Simulation(_outputs(weights, states[:-1], hidden, u), states)
+        y, states, _ = run(weights, method, u, x)
+        return Simulation(y, states)
 
     @as_it_is
     def _hidden(self, operator: DenseOperator, rows: Tensor, start: Tensor | None) -> Tensor:
@@ -316,11 +313,6 @@ def _fitting(activation: Activation, acyclic: bool) -> Solver:
     if acyclic:
         return BackSubstitution()
     return PeacemanRachford() if getattr(activation, "own_prox", False) else PeacemanRachford(alpha=1.0)
-
-
-def _outputs(weights: RENWeights, x: Tensor, w: Tensor, u: Tensor) -> Tensor:
-    y = F.linear(x, weights.C2, weights.by) + F.linear(w, weights.D21)
-    return y if weights.D22 is None else y + F.linear(u, weights.D22)
 
 
 def _checked(found: Simulation) -> Simulation:

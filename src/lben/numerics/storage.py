@@ -2,7 +2,7 @@
 
     X = rho J'PJ - K'PK + sum of lam_i (e_i r_i' + r_i e_i') + C + tau U U' > 0,   P > 0, lam > 0,
 
-with J = [I 0 0], K = [A B1 B2], e_i the unit vector of hidden unit i, r_i row i of [-C1, I - D11, -D12], U = [0 0 I] and
+with J = [I 0 0], K = [A B1 B2], e_i the unit vector of hidden unit i, r_i row i of [-C1, I - D11, -D12], U = [0 0 I],
 C constant. Gradient and Hessian of -log det X take products of n x n matrices alone: with G = X^-1 the Hessian in P is
 a sum of Kronecker products of J G J', J G K' and K G K'. Every iterate is strictly feasible: every stop is a proof.
 """

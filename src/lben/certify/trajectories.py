@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lben import checks
 from lben.activations.base import Activation
@@ -23,6 +24,7 @@ from lben.numerics.transforms import as_it_is, backward_rule
 from lben.operators.base import Operator
 from lben.solvers.base import OnFailure, Problem, Solved, Solver
 from lben.solvers.loop import solve
+from lben.weights.recurrent import RENWeights
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +37,23 @@ class Method:
     on_failure: OnFailure
 
 
-def follow(method: Method, x: Tensor, drive_x: Tensor, drive_w: Tensor, *matrices: Tensor) -> tuple[Tensor, Tensor]:
+def run(weights: RENWeights, method: Method, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs, states and hidden units, of shapes (times, batch, p), (times + 1, batch, n) and (times, batch, q).
+
+    u: inputs, of shape (times, batch, d). x: the states to begin with, (batch, n). Differentiable in all tensors.
+    """
+    drive_x, drive_w = F.linear(u, weights.B2, weights.bx), F.linear(u, weights.D12, weights.bv)
+    states, hidden = _follow(method, x, drive_x, drive_w, weights.A, weights.B1, weights.C1, weights.D11)
+    return outputs(weights, states[:-1], hidden, u), states, hidden
+
+
+def outputs(weights: RENWeights, x: Tensor, w: Tensor, u: Tensor) -> Tensor:
+    """C2 x + D21 w + D22 u + by."""
+    y = F.linear(x, weights.C2, weights.by) + F.linear(w, weights.D21)
+    return y if weights.D22 is None else y + F.linear(u, weights.D22)
+
+
+def _follow(method: Method, x: Tensor, drive_x: Tensor, drive_w: Tensor, *matrices: Tensor) -> tuple[Tensor, Tensor]:
     """States and hidden units, of shapes (times + 1, batch, n) and (times, batch, q), from the states x.
 
     drive_x, drive_w: what does not depend on states, of shapes (times, batch, n) and (times, batch, q).
@@ -70,7 +88,7 @@ def _run(
 ) -> tuple[Tensor, Tensor]:
     states, hidden = x.new_empty(len(drive_x) + 1, *x.shape), torch.empty_like(drive_w)
     states[0] = x
-    before, rows = Warm(method.solver, method.on_failure), (A.T, B1.T, C1.T)
+    before, rows = _Warm(method.solver, method.on_failure), (A.T, B1.T, C1.T)
     for t, (now, b) in enumerate(zip(drive_x.unbind(), drive_w.unbind(), strict=True)):
         w = before.solve(Problem(method.operator, method.activation, torch.addmm(b, x, rows[2]))).z
         x = torch.addmm(torch.addmm(now, x, rows[0]), w, rows[1], out=states[t + 1])
@@ -85,7 +103,7 @@ def _grads(
     _, _, drive_w, A, B1, C1, D11 = given
     v = drive_w + states[:-1] @ C1.T + hidden @ D11.T
     transposed, adjoint = method.operator.transpose(), method.solver.adjoint
-    before = Warm(adjoint, method.on_failure)
+    before = _Warm(adjoint, method.on_failure)
     down, across = torch.empty_like(grad_x[1:]), torch.empty_like(grad_w)
     back = grad_x[-1]
     for t in reversed(range(len(grad_w))):
@@ -99,7 +117,7 @@ def _grads(
     return back, down, across, below.T @ before_rows, below.T @ units, rows.T @ before_rows, rows.T @ units
 
 
-class Warm:
+class _Warm:
     """A solver that begins where it last ended, and looks at its residual when it last was small enough."""
 
     def __init__(self, solver: Solver, on_failure: OnFailure) -> None:
