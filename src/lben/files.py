@@ -186,13 +186,13 @@ def _build_network(described: dict[str, Any], tensors: dict[str, Tensor]) -> Sav
         raise InvalidFile(f"dtype must be float32 or float64, not {dtype!r}.")
     if name == "Sequential":
         return build_stack(described, tensors, _DTYPES[dtype], KINDS)
-    cls = {**KINDS, REN.__name__: REN}.get(name) if isinstance(name, str) else None
-    if cls is None:
+    cls = KINDS.get(name) if isinstance(name, str) else None
+    if cls is None and name != REN.__name__:
         raise InvalidFile(f"there is no network {name!r}.")
     for path, tensor in tensors.items():
         if tensor.dtype not in _DTYPES.values() or tensor.dtype.itemsize > _DTYPES[dtype].itemsize:
             raise InvalidFile(f"{path} is {str(tensor.dtype)[6:]}, but the network is {dtype}.")
-    if isinstance(cls, type) and issubclass(cls, REN):
+    if cls is None:
         return build_ren(described, tensors, _DTYPES[dtype])
     return build_network(cls, described, tensors, _DTYPES[dtype])
 

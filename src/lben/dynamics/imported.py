@@ -19,8 +19,8 @@ def from_rnn(rnn: nn.RNN, head: nn.Linear | None = None) -> REN:
 
     rnn: h_k+ = sigma(W_ih h_k-1+ + b_ih + W_hh h_k + b_hh), h_0 the input; the output is the last h+. Its states are
         the h of all layers. head: a linear layer behind the output, which then is a part of the network.
-    What the REN takes and gives has shape (times, batch, features), whatever `batch_first` says; dropout is left out, as
-    in evaluation. `lben.contraction`, `incremental_gain` and `dissipation` examine it.
+    What the REN takes and gives has shape (times, batch, features), whatever `batch_first` says; dropout is left out,
+    as in evaluation. `lben.contraction`, `incremental_gain` and `dissipation` examine it.
     """
     if not isinstance(rnn, nn.RNN):
         raise InvalidInput(f"from_rnn takes an nn.RNN with tanh or relu, not {type(rnn).__name__}.")
@@ -35,7 +35,7 @@ def from_rnn(rnn: nn.RNN, head: nn.Linear | None = None) -> REN:
 
 def _weights(rnn: nn.RNN, head: nn.Linear | None) -> RENWeights:
     h, layers = rnn.hidden_size, rnn.num_layers
-    like = rnn.weight_hh_l0.detach()
+    like: Tensor = rnn.weight_hh_l0.detach()  # type: ignore[operator]  # a parameter, set by its name
 
     def part(name: str, layer: int) -> Tensor:
         found: Any = getattr(rnn, f"{name}_l{layer}", None)

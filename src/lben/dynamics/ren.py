@@ -241,14 +241,11 @@ class REN(Described):
         x: the network's own initial state if not given. start: hidden units to start from, such as those of the step
         before. In evaluation, and without gradients, what is made of the free variables is kept until they change.
         """
-        checks.features("u", u, self.in_features, self.parameterization.bx)
-        x = self._first(x, u.shape[:-1])
+        x = self._first(x, self._fitting_rows(u))
         with torch.autocast(u.device.type, enabled=False):
             weights, operator = self._ready()
             b = F.linear(x, weights.C1, weights.bv) + F.linear(u, weights.D12)
-            rows = b.reshape(-1, self.hidden_features)
-            checks.finite_sum(rows, u=u, x=x, **dict(self.named_parameters()))
-            w = self._hidden(operator, rows, start).reshape(b.shape)
+            w = self._hidden(operator, b.reshape(-1, self.hidden_features), start, u, x).reshape(b.shape)
             after = F.linear(x, weights.A, weights.bx) + F.linear(w, weights.B1) + F.linear(u, weights.B2)
             return Step(outputs(weights, x, w, u), after, w)
 
@@ -258,7 +255,8 @@ class REN(Described):
         return Simulation(y, states)
 
     @as_it_is
-    def _hidden(self, operator: DenseOperator, rows: Tensor, start: Tensor | None) -> Tensor:
+    def _hidden(self, operator: DenseOperator, rows: Tensor, start: Tensor | None, u: Tensor, x: Tensor) -> Tensor:
+        checks.finite_sum(rows, u=u, x=x, **dict(self.named_parameters()))
         solver, on_failure = self.solver, self._on_failure()
         known = None
         if start is not None and not checks.transformed():
@@ -281,6 +279,7 @@ class REN(Described):
             self._kept = tuple(tensor.detach().clone() for tensor in now), weights, operator
         return self._kept[1:]
 
+    @as_it_is
     def _first(self, x: Tensor | None, batch: torch.Size) -> Tensor:
         like = self.parameterization.bx
         if x is None:
@@ -292,6 +291,11 @@ class REN(Described):
             )
         return checks.finite("The state", x).expand(*batch, self.state_features)
 
+    @as_it_is
+    def _fitting_rows(self, u: Tensor) -> torch.Size:
+        return checks.features("u", u, self.in_features, self.parameterization.bx).shape[:-1]
+
+    @as_it_is
     def _check_signal(self, u: Tensor) -> None:
         checks.features("u", u, self.in_features, self.parameterization.bx)
         if u.dim() != 3 or len(u) == 0:
@@ -315,6 +319,7 @@ def _fitting(activation: Activation, acyclic: bool) -> Solver:
     return PeacemanRachford() if getattr(activation, "own_prox", False) else PeacemanRachford(alpha=1.0)
 
 
+@as_it_is
 def _checked(found: Simulation) -> Simulation:
     """The simulation, if no state has overflowed."""
     if checks.transformed():
