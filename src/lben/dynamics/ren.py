@@ -327,7 +327,7 @@ def _checked(found: Simulation) -> Simulation:
     lost = ~torch.isfinite(found.states.detach()).flatten(1).all(dim=1)
     if bool(lost.any()):
         t = int(lost.nonzero()[0, 0])
-        raise NotConverged(f"The state overflows at time step {t} of {len(found.y)}: nothing keeps it bounded.", 0.0)
+        raise NotConverged(f"The state overflows at time step {t} of {len(found.y)}: nothing bounds it.", 0.0)
     return found
 
 

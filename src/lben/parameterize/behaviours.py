@@ -218,10 +218,12 @@ class Feedthrough:
         left = torch.linalg.solve_triangular(K, torch.eye(len(K), **_DOUBLE), upper=True)
         return Feedthrough(supply, centre, left, torch.linalg.cholesky((corner + corner.T) / 2).T)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """That of X."""
-        return tuple(self._shift.shape) if self._right is not None else (2, *self._shift.shape)
+    def start(self, dtype: torch.dtype | None) -> Tensor:
+        """The X to start from: the middle of the ball, or a corner of I."""
+        if self._right is not None:
+            return torch.zeros(*self._shift.shape, dtype=dtype)
+        eye = torch.eye(len(self._shift), dtype=dtype)
+        return torch.stack([eye, torch.zeros_like(eye)])
 
     def matrix(self, X: Tensor) -> Tensor:
         """D22, of shape (p, d)."""

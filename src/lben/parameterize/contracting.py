@@ -21,9 +21,9 @@ T^(-1/2) Wo'Wo T^(-1/2), N = T^(1/2) U, O = Wo T^(-1/2) and any square Z and V,
 
 again the last term only where gamma is given. Then 2 kappa X - N N'/g^2 - (M + X)(L L')^-1 (M + X)' is V V' + eps I
 and the last term: it is the Schur complement of [[2 kappa P - P U U' P/g^2, -(P W + T)], [., 2 T - Wo'Wo]] at
-P = T^(1/2) X^-1 T^(1/2), so that one P proves rate and gain. Since Z L' + L Z' <= Z Z'/kappa + kappa L L', half the matrix
-of Condition `lipschitz`, in the coordinates of M, is at least (1 - kappa) I. T = Lam (1 + |Wo Lam^(-1/2)|^2/2) is any T
-above Wo'Wo/2.
+P = T^(1/2) X^-1 T^(1/2), so that one P proves rate and gain. Since Z L' + L Z' <= Z Z'/kappa + kappa L L', half the
+matrix of Condition `lipschitz`, in the coordinates of M, is at least (1 - kappa) I. T = Lam (1 + |Wo Lam^(-1/2)|^2/2)
+is any T above Wo'Wo/2.
 """
 
 from __future__ import annotations

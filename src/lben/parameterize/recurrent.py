@@ -119,8 +119,8 @@ class Promised(RecurrentForm):
         self.g = None if acyclic else nn.Parameter(torch.zeros(q, dtype=dtype))
         self.B2, self.D12 = (_scaled(uniform(rows, d, dtype=dtype), size) for rows in (n, q))
         self.C2, self.D21 = (_scaled(uniform(p, max(columns, 1), dtype=dtype), size, columns) for columns in (n, q))
-        shape = (p, d) if self.through is None else self.through.shape
-        self.D22 = nn.Parameter(torch.zeros(*shape, dtype=dtype)) if feedthrough else None
+        start = torch.zeros(p, d, dtype=dtype) if self.through is None else self.through.start(dtype)
+        self.D22 = nn.Parameter(start) if feedthrough else None
 
     def forward(self) -> RENWeights:
         weights, E, P = self._made()
