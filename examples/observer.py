@@ -3,12 +3,12 @@
     make observer
 
 The problem of the examples of RobustNeuralNetworks.jl, on the same grid: v_t = v_xx + v (1 - v)(v - 1/2)/2 on an
-interval of length 10, with 51 points and five Euler steps of 0.004 between samples; both ends follow a random walk of steps 0.05
-within [0, 1]. The observer sees the ends and the point in the middle. It is a contracting REN whose 51 states are its
-estimate, trained to say what comes one sample later. If it says that well, the truth is nearly one of its own
-trajectories, and all of its trajectories approach each other at the rate that was promised before training, and is
-certified afterwards: so its error forgets where it began. build/observer.png shows truth, estimate and error, and how
-far observers with different starts are apart.
+interval of length 10, with 51 points and five Euler steps of 0.004 between samples; both ends follow a random walk of
+steps 0.05 within [0, 1]. The observer sees the ends and the point in the middle. It is a contracting REN whose 51
+states are its estimate, trained to say what comes one sample later. If it says that well, the truth is nearly one of
+its own trajectories, and all of its trajectories approach each other at the rate that was promised before training,
+and is certified afterwards: so its error forgets where it began. build/observer.png shows truth, estimate and error,
+and how far observers with different starts are apart.
 """
 
 from __future__ import annotations
@@ -120,8 +120,9 @@ def main() -> None:
     error = (truth - estimate).square().mean(dim=1).sqrt()
     late = float(error[TEST_TIMES // 3 :].mean())
     console.print(str(certificate), highlight=False)
+    first = float(error[0])
     console.print(
-        f"One sample ahead it is off by {ahead:.2g}; estimates are off by {float(error[0]):.2g} at first, and by {late:.2g} in the last two thirds."
+        f"Off by {ahead:.2g} a sample ahead; estimates by {first:.2g} at first, and by {late:.2g} from 500 on."
     )
     draw(truth, estimate, apart, error, target / "observer.png")
     record(

@@ -116,6 +116,8 @@ class RecurrentSubject:
         if start is None:
             return self._nothing(1.0, None, rigorous)
         P, lam, rho = best_rho(self._storage(None, 1.0), *start, _GAP)
+        if abs(rho - 1) < 10 * _GAP:  # whether it contracts at all hangs on more digits
+            P, lam, rho = best_rho(self._storage(None, 1.0), P, lam, _GAP**2)
         for gap in _GAPS:
             rate = math.sqrt(max(rho, 0.0)) * (1 + gap) + 1e-12
             if not rate <= 1:

@@ -96,9 +96,7 @@ def _run(
     for t, (now, b) in enumerate(zip(drive_x.unbind(), drive_w.unbind(), strict=True)):
         b = torch.addmm(b, x, rows[2])
         if not math.isfinite(b.sum().item()):
-            raise NotConverged(
-                f"The state overflows at time step {t} of {len(drive_x)}: nothing bounds it.", 0.0
-            )
+            raise NotConverged(f"The state overflows at time step {t} of {len(drive_x)}: nothing bounds it.", 0.0)
         w = before.solve(Problem(method.operator, method.activation, b)).z
         x = torch.addmm(torch.addmm(now, x, rows[0]), w, rows[1], out=states[t + 1])
         hidden[t] = w
