@@ -185,7 +185,7 @@ def main() -> None:
     for seed in range(SEEDS + 1):
         torch.manual_seed(seed)
         youla = seed < SEEDS
-        model: nn.Module = lben.REN(1, 6, 10, 1, behaviour=lben.Contracting()) if youla else Direct()
+        model: nn.Module = lben.REN(1, 6, 10, 1, behaviour=lben.Contracting(0.9)) if youla else Direct()
         outcome = learn(f"Youla REN {seed + 1}" if youla else "LSTM", model, seed)
         value, outcome.inputs = test_cost(model.eval())
         found.append(outcome)

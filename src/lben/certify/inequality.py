@@ -146,21 +146,20 @@ def _grows(linear: _Linear, rate: float) -> bool:
 
 def _takes(weights: RENWeights, linear: _Linear, rate: float, claim: Supply | float) -> bool:
     """Whether some u at some z of size `rate` gets a negative s(u, G(z) u), G(z) = C (z - A)^-1 B + D."""
-    worst, found, angle = 0.0, None, 0.0
-    Q, S, R = _supply(weights, claim, lambda part: part)
-    for theta in torch.linspace(0, math.pi, _ANGLES, dtype=torch.float64).tolist():
-        z = rate * complex(math.cos(theta), math.sin(theta))
-        system = z * torch.eye(len(linear.A.mid)) - linear.A.mid
-        inner, info = torch.linalg.solve_ex(system, linear.B.mid.to(system.dtype))
-        G = linear.C.mid.to(system.dtype) @ inner + linear.D.mid
-        cross = S.to(G.dtype) @ G
-        form = G.mH @ Q.to(G.dtype) @ G + cross + cross.mH + R
-        if int(info) or not bool(torch.isfinite(form.abs()).all()):
-            continue
-        values, vectors = torch.linalg.eigh(form)
-        if float(values[0]) < worst:
-            worst, found, angle = float(values[0]), vectors[:, :1], theta
-    return found is not None and _surely_takes(weights, linear, rate, claim, angle, found)
+    Q, S, R = _supply(weights, claim, lambda part: part.to(torch.complex128))
+    angles = torch.linspace(0, math.pi, _ANGLES, dtype=torch.float64)
+    z = rate * torch.exp(1j * angles)[:, None, None]
+    A, B, C, D = (part.mid.to(z.dtype) for part in (linear.A, linear.B, linear.C, linear.D))
+    inner, _ = torch.linalg.solve_ex(z * torch.eye(len(A)) - A, B.expand(_ANGLES, *B.shape))
+    G = C @ inner + D
+    cross = S @ G
+    form = G.mH @ Q @ G + cross + cross.mH + R
+    form = torch.where(torch.isfinite(form.abs()).all(dim=(1, 2), keepdim=True), form, torch.eye(len(R)).to(form))
+    values, vectors = torch.linalg.eigh(form)
+    worst = int(values[:, 0].argmin())
+    if not float(values[worst, 0]) < 0:
+        return False
+    return _surely_takes(weights, linear, rate, claim, float(angles[worst]), vectors[worst, :, :1])
 
 
 def _surely_takes(
