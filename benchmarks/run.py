@@ -2,7 +2,7 @@
 
     make bench
 
-Writes speed.md, convolution.md, layers.md and deployment.md to benchmarks/results, and all as JSON. A training step is
+Writes speed.md, convolution.md, layers.md, deployment.md and recurrent.md to benchmarks/results, and all as JSON. A training step is
 all of it: the batch gathered from bytes in memory, normalised, forward, loss, backward and Adam with its defaults.
 Times are not reported, for they say more about the machine than about the library; the step of the plain network is
 given once, for scale.
@@ -25,6 +25,7 @@ from convolutional import memory_rows, resolvent_rows, splitting_rows, step_rows
 from deployment import export_rows
 from layers import layer_rows, peer_rows
 from measuring import Row, Step, compare, interleave
+from recurrent import recurrent_rows
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
@@ -290,6 +291,11 @@ LAYERS: dict[str, Callable[[], list[Row]]] = {
 }
 
 
+RECURRENT: dict[str, Callable[[], list[Row]]] = {
+    "100 time steps, batch 64, 20 states, 40 hidden units: a training step": recurrent_rows,
+}
+
+
 def _short(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio >= 0.02 else f"{ratio:.4f}"
 
@@ -348,3 +354,4 @@ if __name__ == "__main__":
     measure("convolution", CONVOLUTION)
     measure("layers", LAYERS)
     measure("deployment", DEPLOYMENT)
+    measure("recurrent", RECURRENT)
