@@ -77,6 +77,7 @@ def recurrent_rows() -> list[Row]:
         times = interleave(steps, repeats=10, block=1)
         for name in ("contracting", "gain 2"):
             swept, full = (f"REN, {name}, {form}, {when}" for form in ("acyclic", "full"))
-            rows += [compare(times, full, swept, 2.0), compare(times, swept, STEPPED, 6.0), compare(times, swept, WHOLE)]
+            rows += [compare(times, full, swept, 2.0), compare(times, swept, STEPPED, 6.0)]
+            rows.append(compare(times, swept, WHOLE))
         rows.append(compare(times, STEPPED, "nn.RNN, at once"))
     return rows

@@ -282,17 +282,9 @@ CONVOLUTION: dict[str, Callable[[], list[Row]]] = {
     "gamma=2: training step at tolerance 1e-2": step_rows,
     "gamma=2: peak memory of a training step": memory_rows,
 }
-DEPLOYMENT: dict[str, Callable[[], list[Row]]] = {
-    "Exported ONNX in onnxruntime, LBEN of 80 units, accuracy 1e-3 proved": export_rows,
-}
 LAYERS: dict[str, Callable[[], list[Row]]] = {
     "64 channels at 16 x 16, batch 128: forward and backward": layer_rows,
     "The same against the layers of others": peer_rows,
-}
-
-
-RECURRENT: dict[str, Callable[[], list[Row]]] = {
-    "100 time steps, batch 64, 20 states, 40 hidden units: a training step": recurrent_rows,
 }
 
 
@@ -353,5 +345,5 @@ if __name__ == "__main__":
     measure("speed", DENSE)
     measure("convolution", CONVOLUTION)
     measure("layers", LAYERS)
-    measure("deployment", DEPLOYMENT)
-    measure("recurrent", RECURRENT)
+    measure("deployment", {"Exported ONNX in onnxruntime, LBEN of 80 units, accuracy 1e-3 proved": export_rows})
+    measure("recurrent", {"100 time steps, batch 64, 20 states, 40 hidden units: a training step": recurrent_rows})

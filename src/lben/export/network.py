@@ -140,8 +140,8 @@ def export(
     l2 norm, for every input of the domain and whatever order a runtime adds in, y* the output of the network in real
     numbers. Other stages are computed as they are.
 
-    net: a network, a stack or bare weights, well-posed in a metric that they carry or that is found. Of a recurrent
-        network, one step, from rows (x, u) to rows (x+, y).
+    net: a network, a stack or bare weights, well-posed in a metric that they carry or that is found; of a recurrent
+        network, one step is exported, from rows (x, u) to rows (x+, y).
     accuracy: a number above 0.
     domain: the inputs that are promised, an `InBox` or an `InBall`, as the module takes them, before a `Normalize`;
         None: all entries in [0, 1], as those of pixels.
@@ -162,10 +162,7 @@ def export(
             "activation, are those of a network that can."
         )
     own = _own_dtype(net)
-    recurrent = recurrent_of(net, activation)
-    if recurrent is not None:
-        net, activation = recurrent.weights.step(), recurrent.activation
-    evaluator = Evaluator.of(net, activation)
+    evaluator = Evaluator.of(*_one_step(net, activation))
     evaluator.require_proof()
     links, shapes = _links(evaluator.subject)
     tried = [dtype] if dtype is not None else list(dict.fromkeys([own, torch.float64]))
@@ -187,6 +184,12 @@ def export(
             )
             return _finished(made, accuracy, error)
     raise InvalidInput(_refusal(accuracy, error, own, tried[-1]))
+
+
+def _one_step(net: Examined, activation: Activation | None) -> tuple[Examined, Activation | None]:
+    """What is exported: of a recurrent network, the weights of one step."""
+    recurrent = recurrent_of(net, activation)
+    return (net, activation) if recurrent is None else (recurrent.weights.step(), recurrent.activation)
 
 
 def _refusal(accuracy: float, error: float, own: torch.dtype, inner: torch.dtype) -> str:
