@@ -58,7 +58,8 @@ def steps(records: int, generator: torch.Generator) -> Tensor:
 def sines(records: int, generator: torch.Generator) -> Tensor:
     t = STEP * torch.arange(TIMES)[:, None, None]
     strength, speed, phase = torch.rand(3, records, 4, generator=generator)
-    return (0.8 * strength * torch.sin((0.2 + 2.5 * speed) * t + 2 * math.pi * phase)).sum(dim=-1, keepdim=True)
+    waves: Tensor = 0.8 * strength * torch.sin((0.2 + 2.5 * speed) * t + 2 * math.pi * phase)
+    return waves.sum(dim=-1, keepdim=True)
 
 
 def sweep() -> Tensor:
@@ -140,7 +141,8 @@ def attacked(model: nn.Module, u: Tensor) -> Tensor:
         delta = (delta * size / torch.linalg.vector_norm(delta)).detach().requires_grad_()
         (grad,) = torch.autograd.grad((model(u + delta) - y).square().sum().sqrt(), delta)
         delta = delta.detach() + 0.5 * size * grad / torch.linalg.vector_norm(grad)
-    return u + delta * size / torch.linalg.vector_norm(delta)
+    moved: Tensor = u + delta * size / torch.linalg.vector_norm(delta)
+    return moved
 
 
 def examine(name: str) -> Outcome:
@@ -150,7 +152,8 @@ def examine(name: str) -> Outcome:
     seconds = time.perf_counter() - started
     u = sweep()
     truth, bad = oscillator(u), attacked(model, u)
-    start = WRONG * torch.randn(20, model.state_features, generator=torch.Generator().manual_seed(1))
+    states: int = model.state_features  # type: ignore[assignment]
+    start = WRONG * torch.randn(20, states, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         y, wrong, hit = model(u), model(u.expand(-1, 20, -1), start), model(bad)
     apart = (wrong - y).square().mean(dim=(1, 2)).sqrt()

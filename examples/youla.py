@@ -119,7 +119,8 @@ def tried(model: nn.Module | None) -> Tensor:
     calm[0] = 0.0
     with torch.no_grad():
         apart = loop_of(model, w, v)[0] - loop_of(model, calm, v)[0]
-    return torch.linalg.vector_norm(apart, dim=-1).clamp(max=1e12)
+    sizes: Tensor = torch.linalg.vector_norm(apart, dim=-1)
+    return sizes.clamp(max=1e12)
 
 
 def learn(name: str, model: nn.Module, seed: int) -> Outcome:
