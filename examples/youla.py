@@ -56,18 +56,19 @@ def knocks(batch: int, times: int, size: float, generator: torch.Generator) -> t
 
 def closed_loop(policy: lben.REN | None, w: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """States and inputs with u = -K x^ + policy(y - C x^): the surprise is known before the policy acts on it."""
-    e, surprises = torch.zeros(w.shape[1], 2), []
+    e, errors, surprises = torch.zeros(w.shape[1], 2), [], []
     for now, noise in zip(w, v, strict=True):
         surprise = e @ C.T + noise
+        errors.append(e)
         surprises.append(surprise)
         e = e @ A.T - surprise @ L.T + now
     added = torch.zeros_like(v) if policy is None else policy(torch.stack(surprises))
-    x, guess, states, inputs = torch.zeros(w.shape[1], 2), torch.zeros(w.shape[1], 2), [], []
-    for now, surprise, more in zip(w, surprises, added, strict=True):
+    guess, states, inputs = torch.zeros(w.shape[1], 2), [], []
+    for error, surprise, more in zip(errors, surprises, added, strict=True):
         u = more - guess @ K.T
-        states.append(x)
+        states.append(guess + error)
         inputs.append(u)
-        x, guess = x @ A.T + u @ B.T + now, guess @ A.T + u @ B.T + surprise @ L.T
+        guess = guess @ A.T + u @ B.T + surprise @ L.T
     return torch.stack(states), torch.stack(inputs)
 
 
