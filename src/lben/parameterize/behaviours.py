@@ -154,6 +154,8 @@ def check_behaviour(behaviour: Behaviour | None) -> Behaviour | None:
 
 
 def _rows(name: str, matrix: Matrix) -> tuple[tuple[float, ...], ...]:
+    if isinstance(matrix, Tensor):
+        checks.there(name, checks.floating(name, matrix))
     try:
         table = torch.as_tensor(matrix, **_DOUBLE).detach()
     except (TypeError, ValueError, RuntimeError) as error:

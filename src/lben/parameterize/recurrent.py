@@ -42,7 +42,7 @@ class RecurrentForm(Sized, nn.Module):
         super().__init__()
         names = ("in_features", "hidden_features", "out_features")
         d, q, p = (checks.count(name, size) for name, size in zip(names, (sizes[0], *sizes[2:]), strict=True))
-        n = sizes[1] if sizes[1] == 0 and not isinstance(sizes[1], bool) else checks.count("state_features", sizes[1])
+        n = 0 if type(sizes[1]) is int and sizes[1] == 0 else checks.count("state_features", sizes[1])
         checks.affordable("H", 2 * n + q, 2 * n + q)
         self.sizes = (d, n, q, p)
         self.acyclic, self.feedthrough = checks.flag("acyclic", acyclic), checks.flag("feedthrough", feedthrough)
