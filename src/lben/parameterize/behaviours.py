@@ -96,7 +96,7 @@ class Passive(Behaviour):
         object.__setattr__(self, "rate", checks.step_rate(self.rate))
 
     def supply(self, d: int, p: int) -> Supply | None:
-        if d != p:
+        if checks.count("d", d) != checks.count("p", p):
             raise InvalidInput(f"Passive needs as many outputs as inputs, not {p} and {d}.")
         eye = torch.eye(d, **_DOUBLE)
         return Supply(-2 * self.output * eye, eye, -2 * self.input * eye)
@@ -126,7 +126,7 @@ class Dissipative(Behaviour):
 
     def supply(self, d: int, p: int) -> Supply | None:
         made = self._made()
-        if made.S.shape != (d, p):
+        if made.S.shape != (checks.count("d", d), checks.count("p", p)):
             raise InvalidInput(f"S must have one row for each of {d} inputs and one column for each of {p} outputs.")
         return made
 

@@ -35,7 +35,8 @@ class Supply:
 
     @staticmethod
     def of_gain(gain: float, d: int, p: int) -> Supply:
-        """gain |u|^2 - |y|^2/gain."""
+        """gain |u|^2 - |y|^2/gain, for d inputs and p outputs, in double precision."""
+        gain, d, p = checks.positive("gain", gain), checks.count("d", d), checks.count("p", p)
         double: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
         return Supply(-torch.eye(p, **double) / gain, torch.zeros(d, p, **double), gain * torch.eye(d, **double))
 
