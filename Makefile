@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo pendulum feedforward controller lightning skorch pictures test test-slow lint types bench wheel clean
+.PHONY: help demo pendulum feedforward controller identification observer youla lightning skorch pictures test test-slow lint types bench wheel clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,15 @@ feedforward: $(READY)  ## certify plain and residual networks of growing depth, 
 controller: $(READY)  ## train a controller that cannot break its limits, and draw build/controller.png
 	$(BIN)/python examples/controller.py
 
+identification: $(READY)  ## learn an oscillator by recurrent networks, attack them, and draw build/identification.png
+	$(BIN)/python examples/identification.py
+
+observer: $(READY)  ## learn an observer of a reaction-diffusion equation, and draw build/observer.png
+	$(BIN)/python examples/observer.py
+
+youla: $(READY)  ## learn to control an unstable system by policies that all stabilise it, and draw build/youla.png
+	$(BIN)/python examples/youla.py
+
 lightning: $(READY)  ## train a network with Lightning, and prove its bound
 	$(BIN)/python examples/lightning_digits.py
 
@@ -34,7 +43,7 @@ skorch: $(READY)  ## train a network with skorch, and prove its bound
 	$(BIN)/python examples/skorch_digits.py
 
 pictures: $(READY)  ## make the pictures of the README again, over those in docs: some minutes
-	for example in demo pendulum feedforward controller; do $(BIN)/python examples/$$example.py --docs || exit 1; done
+	for example in demo pendulum feedforward controller identification observer youla; do $(BIN)/python examples/$$example.py --docs || exit 1; done
 
 test: $(READY)  ## run the tests, in two processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'

@@ -2,7 +2,7 @@
 
     make bench
 
-Writes speed.md, convolution.md, layers.md, deployment.md and local.md to benchmarks/results, and all as JSON. A
+Writes speed.md, convolution.md, layers.md, deployment.md, local.md and recurrent.md to benchmarks/results, all as JSON. A
 training step is all of it: the batch gathered from bytes in memory, normalised, forward, loss, backward and Adam with
 its defaults. Times are not reported, for they say more about the machine than about the library; the step of the plain
 network is given once, for scale.
@@ -26,6 +26,7 @@ from deployment import DEPLOYMENT
 from layers import layer_rows, peer_rows
 from local import LOCAL
 from measuring import Row, Step, compare, interleave
+from recurrent import recurrent_rows
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
@@ -347,3 +348,4 @@ if __name__ == "__main__":
     measure("layers", LAYERS)
     measure("deployment", DEPLOYMENT)
     measure("local", LOCAL)
+    measure("recurrent", {"100 time steps, batch 64, 20 states, 40 hidden units: a training step": recurrent_rows})

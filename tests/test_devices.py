@@ -30,6 +30,7 @@ MAKERS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "MON": (lambda **place: lben.MON(5, 8, 3, **place), (5,)),
     "UnconstrainedEN": (lambda **place: lben.UnconstrainedEN(5, 8, 3, **place), (5,)),
     "ContractingODE": (lambda **place: lben.ContractingODE(5, 8, 3, rate=0.2, gamma=2.0, **place), (5,)),
+    "ContractingODE of a gain": (lambda **place: lben.ContractingODE(5, 8, 3, rate=0.2, gain=2.0, **place), (5,)),
     "ConvLBEN": (lambda **place: lben.ConvLBEN(IMAGE, 2, 3, gamma=1.0, pool=2, **place), IMAGE),
     "ConvLBEN by pixels": (
         lambda **place: lben.ConvLBEN(IMAGE, 2, 3, epsilon=5.0, pool=2, metric="pixel", **place),

@@ -21,18 +21,22 @@ from lben.activations.scalar import (
 )
 from lben.activations.sets import Ball, Box, Polyhedron, Simplex
 from lben.attacks import Attack, AttackMethod, Lengths, attack
-from lben.certify.certificate import Certificate
+from lben.certify.certificate import Certificate, LowerBound
 from lben.certify.contraction import Contraction, FrequencyTest, contraction, frequency_test
+from lben.certify.dissipation import dissipation
 from lben.certify.enclose import Enclosure, enclose
 from lben.certify.gain import IncrementalGain, incremental_gain
 from lben.certify.interval import CertifiedInterval, certified_interval
 from lben.certify.lipschitz import certify, product_bound, tightest_bound, well_posed
 from lben.certify.local import LocalBound, local_bound
-from lben.certify.lower import LowerBound, lipschitz_lower_bound
+from lben.certify.lower import lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
+from lben.certify.recurrent import Dissipation
 from lben.certify.wellposed import WellPosedness
 from lben.dynamics.contracting import ContractingODE
+from lben.dynamics.imported import from_rnn
 from lben.dynamics.ode import ODE
+from lben.dynamics.ren import REN, Simulation, Step
 from lben.errors import (
     BoundNotMet,
     ConvergenceWarning,
@@ -64,6 +68,7 @@ from lben.networks.layered import LayeredNetwork
 from lben.networks.published import Imported, import_checkpoint
 from lben.networks.solution import Solution
 from lben.normalize import Normalize
+from lben.parameterize.behaviours import Behaviour, Contracting, Dissipative, Lipschitz, Passive
 from lben.solvers.anderson import Anderson
 from lben.solvers.back_substitution import BackSubstitution
 from lben.solvers.base import Solver
@@ -75,6 +80,7 @@ from lben.solvers.peaceman_rachford import DouglasRachford, PeacemanRachford
 from lben.weights.convolutional import ConvWeights, Geometry, Metric
 from lben.weights.dense import Weights
 from lben.weights.image import ImageWeights
+from lben.weights.recurrent import RENWeights, Supply
 
 try:
     __version__ = version("lben")
@@ -87,6 +93,7 @@ __all__ = [
     "LBEN",
     "MON",
     "ODE",
+    "REN",
     "SLL",
     "Activation",
     "Anderson",
@@ -95,6 +102,7 @@ __all__ = [
     "AttackMethod",
     "BackSubstitution",
     "Ball",
+    "Behaviour",
     "Blocks",
     "BoundNotMet",
     "Box",
@@ -103,6 +111,7 @@ __all__ = [
     "CertifiedAccuracy",
     "CertifiedInterval",
     "CertifiedRadius",
+    "Contracting",
     "ContractingODE",
     "Contraction",
     "ConvLBEN",
@@ -114,6 +123,8 @@ __all__ = [
     "ConvWeights",
     "ConvergenceWarning",
     "DataNotFound",
+    "Dissipation",
+    "Dissipative",
     "Diverged",
     "DouglasRachford",
     "Elementwise",
@@ -141,6 +152,7 @@ __all__ = [
     "LbenError",
     "LeakyReLU",
     "Lengths",
+    "Lipschitz",
     "LocalBound",
     "LowerBound",
     "MaxMin",
@@ -152,22 +164,27 @@ __all__ = [
     "NotWellPosed",
     "PadChannels",
     "Parallel",
+    "Passive",
     "PeacemanRachford",
     "PerUnit",
     "Polyhedron",
     "Projection",
+    "RENWeights",
     "ReLU",
     "Residual",
     "Sandwich",
     "Sequential",
     "Sigmoid",
     "Simplex",
+    "Simulation",
     "Softmax",
     "Softplus",
     "Solution",
     "Solver",
     "SpaceToDepth",
     "Start",
+    "Step",
+    "Supply",
     "Tanh",
     "UnconstrainedEN",
     "Weights",
@@ -181,9 +198,11 @@ __all__ = [
     "certify",
     "contraction",
     "data",
+    "dissipation",
     "enclose",
     "export",
     "frequency_test",
+    "from_rnn",
     "from_sequential",
     "import_checkpoint",
     "incremental_gain",

@@ -37,6 +37,16 @@ def rate(value: float) -> float:
     return real
 
 
+def step_rate(value: float) -> float:
+    """`value` as a float if distances can be multiplied by it at every step and never grow."""
+    real = number("rate", value)
+    if not 0 < real <= 1:
+        raise InvalidInput(
+            f"rate must lie in (0, 1], where 0.9 means that distances shrink to 0.9 of themselves a step, not {value}."
+        )
+    return real
+
+
 def count(name: str, value: int) -> int:
     """`value` if it is an integer of at least one."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:

@@ -23,6 +23,8 @@ from lben.data import Columns
 from lben.described import stored_tensors
 from lben.disk import WRONG, read_tensors, write_tensors
 from lben.dynamics.contracting import ContractingODE
+from lben.dynamics.description import build_ren
+from lben.dynamics.ren import REN
 from lben.errors import InvalidFile, InvalidInput, LbenError, MissingExtra
 from lben.layers.description import build_stack, describe_stack, stack_tensors
 from lben.layers.reading import read
@@ -35,15 +37,18 @@ KINDS: Kinds = {**NETWORKS, ContractingODE.__name__: ContractingODE}
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def save(net: BaseNetwork | Sequential, path: str | os.PathLike[str], *, columns: Columns | None = None) -> None:
+Saved = BaseNetwork | REN | Sequential
+
+
+def save(net: Saved, path: str | os.PathLike[str], *, columns: Columns | None = None) -> None:
     """Write a network, or a stack of stages, to a file: to a temporary one first, so that no half of it is ever left.
 
     columns: of the table that a dense network takes, which the file is to know; `lben.data.read_columns` reads them.
     Nothing is written that `load` would not read.
     """
-    if type(net) is not Sequential and type(net) not in KINDS.values():
-        raise InvalidInput(f"lben.save writes {', '.join(KINDS)} and Sequential, not {type(net).__name__}.")
-    if isinstance(net, BaseNetwork):
+    if type(net) not in (Sequential, REN, *KINDS.values()):
+        raise InvalidInput(f"lben.save writes {', '.join(KINDS)}, REN and Sequential, not {type(net).__name__}.")
+    if isinstance(net, BaseNetwork | REN):
         check_own(net.activation, net.solver)
     else:
         read(list(net), net.in_shape)  # refuses hooks, and what does not fit
@@ -139,7 +144,7 @@ def pretrained(name: str | None = None) -> Cards | BaseNetwork:
     return net.eval()
 
 
-def _checked(columns: Columns, net: BaseNetwork | Sequential) -> Columns:
+def _checked(columns: Columns, net: Saved) -> Columns:
     """The columns, if they can be those of the network."""
     if not isinstance(columns, Columns):
         raise InvalidInput(f"columns must be lben.data.Columns, not {type(columns).__name__}.")
@@ -149,20 +154,22 @@ def _checked(columns: Columns, net: BaseNetwork | Sequential) -> Columns:
     return columns
 
 
-def _tensors(net: BaseNetwork | Sequential) -> dict[str, Tensor]:
-    return stored_tensors(net) if isinstance(net, BaseNetwork) else stack_tensors(net)
+def _tensors(net: Saved) -> dict[str, Tensor]:
+    return stored_tensors(net) if isinstance(net, BaseNetwork | REN) else stack_tensors(net)
 
 
-def _describe(net: BaseNetwork | Sequential) -> dict[str, Any]:
+def _describe(net: Saved) -> dict[str, Any]:
     if isinstance(net, BaseNetwork):
         dtype, own = net.parameterization.U.dtype, net.describe()
+    elif isinstance(net, REN):
+        dtype, own = net.parameterization.by.dtype, net.describe()
     else:
         numbers = (tensor.dtype for tensor in stack_tensors(net).values() if tensor.is_floating_point())
         dtype, own = next(numbers, torch.float32), describe_stack(net, KINDS)
     return {"network": type(net).__name__, "dtype": str(dtype)[6:], **own}
 
 
-def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> BaseNetwork | Sequential:
+def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> Saved:
     """The network, made only once all that is said of it agrees with its tensors; no random stream is moved."""
     described = dict(description)
     columns = described.pop("columns", None)
@@ -173,18 +180,20 @@ def _build(description: dict[str, Any], tensors: dict[str, Tensor]) -> BaseNetwo
     return net
 
 
-def _build_network(described: dict[str, Any], tensors: dict[str, Tensor]) -> BaseNetwork | Sequential:
+def _build_network(described: dict[str, Any], tensors: dict[str, Tensor]) -> Saved:
     name, dtype = described.pop("network", None), described.pop("dtype", None)
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise InvalidFile(f"dtype must be float32 or float64, not {dtype!r}.")
     if name == "Sequential":
         return build_stack(described, tensors, _DTYPES[dtype], KINDS)
     cls = KINDS.get(name) if isinstance(name, str) else None
-    if cls is None:
+    if cls is None and name != REN.__name__:
         raise InvalidFile(f"there is no network {name!r}.")
     for path, tensor in tensors.items():
         if tensor.dtype not in _DTYPES.values() or tensor.dtype.itemsize > _DTYPES[dtype].itemsize:
             raise InvalidFile(f"{path} is {str(tensor.dtype)[6:]}, but the network is {dtype}.")
+    if cls is None:
+        return build_ren(described, tensors, _DTYPES[dtype])
     return build_network(cls, described, tensors, _DTYPES[dtype])
 
 

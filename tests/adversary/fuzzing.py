@@ -62,6 +62,7 @@ def targets() -> list[tuple[str, Callable[[], Any]]]:
     makers = [*values.NETWORKS, *values.ACTIVATIONS, *values.SETS, *values.SOLVERS]
     makers += [values.weights, values.conv_weights, values.images, lambda: lben.Normalize(0.5, 0.5)]
     makers += [lambda: values.lben_net().solve(torch.rand(2, 3)), lambda: lben.certify(values.lben_net())]
+    makers += [values.ren, lambda: values.ren().weights(), lambda: lben.Passive(0.1, 0.1)]
     makers += [lambda: train.TrainConfig(), lambda: baselines.LMT(3, 4, 2), values.table, values.columns]
     for make in makers:
         kind = type(make())

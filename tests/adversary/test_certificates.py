@@ -9,6 +9,7 @@ import pytest
 
 from tests.adversary.claims import convolutional, dense, eliminated, extreme, grouped, images, imported, passing
 from tests.adversary.promises import promised
+from tests.adversary.recurrent import recurrent
 from tests.adversary.stacks import linear_stack
 from tests.adversary.tally import Tally, single_thread
 from tests.adversary.truths import linear, posed, searched, signals, steep
@@ -26,6 +27,7 @@ KINDS: dict[Kind, int] = {  # and how many of each kind make one round of the lo
     searched: 12,
     posed: 20,
     signals: 6,
+    recurrent: 9,
     linear: 15,
     steep: 6,
     linear_stack: 16,

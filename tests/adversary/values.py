@@ -42,6 +42,10 @@ def lben_net() -> lben.LBEN:
     return lben.LBEN(3, 4, 2, gamma=1.0).eval()
 
 
+def ren() -> lben.REN:
+    return lben.REN(3, 2, 4, 2, behaviour=lben.Lipschitz(1.0))
+
+
 def layered() -> lben.LayeredNetwork:
     return lben.from_sequential(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
 

@@ -51,6 +51,28 @@ def test_every_proved_w_is_made_by_some_free_variables(gamma: float | None) -> N
     assert torch.allclose(again.weights().W, of_notes.W, atol=1e-8)
 
 
+@pytest.mark.parametrize("seed", range(9))
+def test_rate_gamma_and_gain_hold_whatever_the_free_variables(seed: int) -> None:
+    """All three are certified from the weights, which other free variables can be found for."""
+    torch.manual_seed(seed)
+    gain, gamma, rate = [0.05, 0.5, 3.0][seed % 3], [None, 1.0, 0.02][seed // 3], [0.1, 0.5, 0.9][seed % 3]
+    ode = lben.ContractingODE(2, 4, 2, rate=rate, gamma=gamma, gain=gain, dtype=D)
+    with torch.no_grad():
+        for parameter in ode.parameters():
+            parameter.add_(torch.rand(()) * 2 * torch.randn_like(parameter))
+    weights = ode.weights().detach()
+    assert lben.certify(ode).holds
+    found, contraction = lben.incremental_gain(ode), lben.contraction(ode)
+    assert found.gain is not None
+    assert contraction.rate is not None
+    assert found.gain <= gain * (1 + 1e-6)
+    assert contraction.rate >= rate - 1e-9
+    again = lben.ContractingODE.from_weights(weights, rate=0.9 * rate, gamma=gamma, gain=1.05 * gain)
+    assert torch.allclose(again.weights().W, weights.W, rtol=1e-7, atol=1e-7 * float(weights.W.abs().max()))
+    with pytest.raises(lben.BoundNotMet, match="does not prove"):
+        lben.ContractingODE.from_weights(weights, rate=rate, gamma=gamma, gain=1e-3 * found.gain)
+
+
 def test_weights_that_do_not_contract_are_refused_with_the_rate_they_have() -> None:
     with pytest.raises(lben.BoundNotMet, match=r"proves the rate -1\.7.* at most, and not 0\.1"):
         lben.ContractingODE.from_weights(plain(COUNTEREXAMPLE, lam=torch.ones(2, dtype=D)), rate=0.1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lben.errors import BoundNotMet, InvalidInput
 from lben.numerics.enclosed import Verdict
-from lben.numerics.rounding import at_most
+from lben.numerics.rounding import at_least, at_most
 
 Domain = Literal["input", "pixels"]
 BoundSolver = Literal["barrier", "scs"]
@@ -48,6 +48,31 @@ class NoVerdict:
 def place(domain: Domain) -> str:
     """A domain in words."""
     return "the network's input" if domain == "input" else "pixels"
+
+
+@dataclass(frozen=True, eq=False)
+class LowerBound(NoVerdict):
+    """Two inputs that show how large the Lipschitz constant is at least.
+
+    value: |y1 - y2| / |x1 - x2|, with the errors of the two outputs subtracted: a true lower bound if `proved`.
+    inputs: x1 and x2, shape (2, d), in `domain`; of a recurrent network two signals, shape (2, times, d).
+    trace: the best value known after each step of the search, before it is recomputed.
+    proved: whether a metric bounds the errors. If not, the two outputs are equilibria to machine precision, but
+        nothing is proved of them.
+    """
+
+    value: float
+    inputs: Tensor
+    trace: Tensor
+    domain: Domain
+    proved: bool
+
+    def __str__(self) -> str:
+        truth = "proved" if self.proved else "observed; without a metric nothing is proved of these outputs"
+        where = place(self.domain)
+        return (
+            f"Two inputs show a Lipschitz constant of at least {at_least(self.value)}, measured at {where} ({truth})."
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import product
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from lben.certify.certificate import Judged
 from lben.certify.condition import highest_monotonicity
 from lben.certify.dense import diagonal
 from lben.certify.kinds import subject_of
+from lben.certify.recurrent import Dissipation, Recurrent, recurrent_of
 from lben.certify.rigorous import decide_contraction
 from lben.certify.subject import Examined, Subject
 from lben.certify.wellposed import square
@@ -25,6 +27,7 @@ from lben.numerics.enclosed import EPS, Enclosed, Verdict, balance, definite, st
 from lben.numerics.riccati import between_solutions
 from lben.numerics.rounding import at_least, at_most, undisturbed
 from lben.weights.dense import Weights
+from lben.weights.recurrent import RENWeights
 
 _ANGLES = (0.0, 0.35 * math.pi, 0.7 * math.pi)  # at which the search for T begins
 _NORMS = (1e-3, 1e-2, 0.1, 0.3, 0.6, 0.9)  # of W in multipliers that need no search
@@ -87,8 +90,20 @@ class FrequencyTest:
         return self.holds
 
 
+@overload
+def contraction(  # type: ignore[overload-overlap]  # a RENWeights is a Record, too
+    net: Recurrent | RENWeights, *, rigorous: bool = False, activation: Activation | None = None
+) -> Dissipation: ...
+
+
+@overload
+def contraction(net: Examined, *, rigorous: bool = False, activation: Activation | None = None) -> Contraction: ...
+
+
 @undisturbed
-def contraction(net: Examined, *, rigorous: bool = False, activation: Activation | None = None) -> Contraction:
+def contraction(
+    net: Examined, *, rigorous: bool = False, activation: Activation | None = None
+) -> Contraction | Dissipation:
     """The best rate of contraction that is proved of a network's neural ODE, with the metric that proves it.
 
     For P > 0 and T > 0 diagonal, [[2 (1 - rate) P, -(P W + T)], [., 2 T]] >= 0 proves the rate. Such a P exists for T
@@ -98,8 +113,13 @@ def contraction(net: Examined, *, rigorous: bool = False, activation: Activation
 
     Proposition `contraction` claims this for every W of Condition `W`; that is false, and "no metric" is an answer.
     rigorous: check by ball arithmetic (extra `sdp`). activation: for bare weights: ReLU if not given.
+
+    Of a recurrent network, the smallest factor a step, with P and the multiplier, as a `Dissipation`.
     """
     checks.flag("rigorous", rigorous)
+    recurrent = recurrent_of(net, activation)
+    if recurrent is not None:
+        return recurrent.contraction(rigorous)
     weights = single_units(net, activation).matrices
     T, rate, best = best_multiplier(weights, first_multipliers(weights))
     if rate > 0:

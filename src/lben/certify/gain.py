@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from lben.activations.base import Activation
 from lben.certify.certificate import Domain, Judged, place
 from lben.certify.condition import root_of
 from lben.certify.contraction import best_multiplier, first_multipliers, scaled_metric, single_units, unit_margin
+from lben.certify.recurrent import Dissipation, Recurrent, recurrent_of
 from lben.certify.rigorous import decide_gain
 from lben.certify.subject import Examined
 from lben.numerics.angles import largest_eigenvalue, phase
@@ -22,6 +24,7 @@ from lben.numerics.enclosed import Enclosed, Verdict, balance, definite, stacked
 from lben.numerics.riccati import between_solutions
 from lben.numerics.rounding import at_most, undisturbed
 from lben.weights.dense import Weights
+from lben.weights.recurrent import RENWeights
 
 _FIRST = 6  # frequencies between zero and infinity at which the search for T begins
 _ROUNDS = 12
@@ -61,6 +64,18 @@ class IncrementalGain(Judged):
         )
 
 
+@overload
+def incremental_gain(  # type: ignore[overload-overlap]  # a RENWeights is a Record, too
+    net: Recurrent | RENWeights, *, rigorous: bool = False, activation: Activation | None = None
+) -> Dissipation: ...
+
+
+@overload
+def incremental_gain(
+    net: Examined, *, rigorous: bool = False, domain: Domain = "input", activation: Activation | None = None
+) -> IncrementalGain: ...
+
+
 @undisturbed
 def incremental_gain(
     net: Examined,
@@ -68,15 +83,20 @@ def incremental_gain(
     rigorous: bool = False,
     domain: Domain = "input",
     activation: Activation | None = None,
-) -> IncrementalGain:
+) -> IncrementalGain | Dissipation:
     """The smallest incremental L2 gain g from x(.) to y(.) that is proved of a network's neural ODE, or none.
 
     P > 0 and T > 0 diagonal prove it if [[2 P, -(P W + T), -P U], [., 2 T - Wo'Wo, 0], [., ., g^2 I]] >= 0. It is not
     gamma, which bounds the steady state: at theta = 0 the test over angles is Condition `lipschitz`, and the gain is
     the largest over all of them. T is found by the barrier method, at more and more angles; P from a Riccati equation;
     then the inequality is checked from the weights, P and T alone.
+
+    Of a recurrent network, the smallest gain in l2 that is found, with P and the multiplier, as a `Dissipation`.
     """
     checks.flag("rigorous", rigorous)
+    recurrent = recurrent_of(net, activation)
+    if recurrent is not None:
+        return recurrent.gain(rigorous)
     subject = single_units(net, activation)
     weights, scale = subject.matrices, subject.scale_of(domain)
     starts = first_multipliers(weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 from torch import Tensor
 
@@ -11,10 +12,35 @@ from lben.activations.base import Activation, check_activation
 from lben.activations.scalar import ReLU
 from lben.certify.certificate import BoundSolver, Certificate, Domain
 from lben.certify.kinds import subject_of
+from lben.certify.recurrent import Dissipation, Recurrent, recurrent_of
 from lben.certify.subject import Examined, part_of
 from lben.certify.wellposed import WellPosedness, best_metric, square
+from lben.errors import InvalidInput
 from lben.numerics.enclosed import EPS
 from lben.numerics.rounding import undisturbed
+from lben.weights.recurrent import RENWeights
+
+
+@overload
+def certify(  # type: ignore[overload-overlap]  # a RENWeights is a Record, too
+    net: Recurrent | RENWeights,
+    gamma: float | None = None,
+    *,
+    rigorous: bool = False,
+    activation: Activation | None = None,
+) -> Dissipation: ...
+
+
+@overload
+def certify(
+    net: Examined,
+    gamma: float | None = None,
+    *,
+    lam: Tensor | None = None,
+    rigorous: bool = False,
+    domain: Domain = "input",
+    activation: Activation | None = None,
+) -> Certificate: ...
 
 
 @undisturbed
@@ -26,7 +52,7 @@ def certify(
     rigorous: bool = False,
     domain: Domain = "input",
     activation: Activation | None = None,
-) -> Certificate:
+) -> Certificate | Dissipation:
     """Check Condition `lipschitz` from the explicit weights alone, in double precision.
 
     gamma: the bound to check, in `domain`; else the one the weights carry; else Condition `W` is checked instead.
@@ -36,10 +62,18 @@ def certify(
         on all of them, which needs no extra.
     domain: where distances between inputs are measured, the network's input or pixels before its `Normalize`.
     activation: for bare weights: ReLU if not given.
+
+    Of a recurrent network, what its weights claim of any two trajectories, or the incremental gain gamma, with the P
+    and lam that they carry, or with some that are found; the record is then a `Dissipation`.
     """
     if gamma is not None:
         gamma = checks.positive("gamma", gamma)
     checks.flag("rigorous", rigorous)
+    recurrent = recurrent_of(net, activation)
+    if recurrent is not None:
+        if lam is not None or domain != "input":
+            raise InvalidInput("A recurrent network is certified at its input, with a metric P and lam of its weights.")
+        return recurrent.claimed(gamma, rigorous)
     if lam is not None:
         checks.there("lam", checks.floating("lam", lam))
     return subject_of(net, activation).check(gamma, lam, rigorous=rigorous, domain=domain)

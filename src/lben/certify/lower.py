@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from lben import checks
 from lben.activations.base import Activation
-from lben.certify.certificate import Domain, NoVerdict, place
+from lben.certify.certificate import Domain, LowerBound
 from lben.certify.evaluator import Evaluator, placed
+from lben.certify.recurrent import recurrent_of
+from lben.certify.signals import climb_signals
 from lben.certify.subject import Examined
 from lben.errors import ConvergenceWarning
 from lben.numerics.norms import row_norm
-from lben.numerics.rounding import at_least, norm_bound, undisturbed
+from lben.numerics.rounding import norm_bound, undisturbed
 from lben.progress import track
 from lben.solvers.peaceman_rachford import PeacemanRachford
 
@@ -26,31 +28,6 @@ _ALONG = (0.0, 0.25, 0.5, 0.75, 1.0)  # where on the segment between two inputs 
 _HALF_WIDTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)  # of a pair around a point, in units of the spread of the inputs
 _NEAREST = 1e-290  # distances below this lose digits to underflow
 _RATE = 0.1  # of Adam, in the same units
-
-
-@dataclass(frozen=True, eq=False)
-class LowerBound(NoVerdict):
-    """Two inputs that show how large the Lipschitz constant is at least.
-
-    value: |y1 - y2| / |x1 - x2|, with the errors of the two outputs subtracted: a true lower bound if `proved`.
-    inputs: x1 and x2, shape (2, d), in `domain`.
-    trace: the best value known after each step of the search, before it is recomputed.
-    proved: whether a metric bounds the errors. If not, the two outputs are equilibria to machine precision, but
-        nothing is proved of them.
-    """
-
-    value: float
-    inputs: Tensor
-    trace: Tensor
-    domain: Domain
-    proved: bool
-
-    def __str__(self) -> str:
-        truth = "proved" if self.proved else "observed; without a metric nothing is proved of these outputs"
-        where = place(self.domain)
-        return (
-            f"Two inputs show a Lipschitz constant of at least {at_least(self.value)}, measured at {where} ({truth})."
-        )
 
 
 @undisturbed
@@ -73,12 +50,18 @@ def lipschitz_lower_bound(
     the segments between them. The inputs may lie far from x: the Lipschitz constant is that of all inputs.
 
     x: inputs as the network takes them, shape (..., d), on any device, where the result lies, too; without them the
-        search starts from random ones, and the result lies on the CPU, where all is computed.
+        search starts from random ones, and the result lies on the CPU, where all is computed. Of a recurrent network,
+        signals of shape (times, batch, d): two of them are looked for, from equal states of zero, by ascent through
+        time, whose output signals show its incremental gain.
     domain: where distances are measured, and what coordinates `inputs` has: those after or before `Normalize`.
     """
     checks.count("restarts", restarts)
     checks.count("steps", steps)
     seed = checks.seed(seed)
+    recurrent = recurrent_of(net, activation)
+    if recurrent is not None:
+        checks.choice("domain", domain, ("input", "input"))
+        return climb_signals(recurrent, x, restarts, steps, torch.Generator().manual_seed(seed), progress)
     evaluator = Evaluator.of(net, activation)
     evaluator.subject.scale_of(domain)
     points = None if x is None else evaluator.inputs(x)

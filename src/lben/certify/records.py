@@ -13,6 +13,7 @@ from lben.weights.convolutional import ConvWeights
 from lben.weights.dense import Weights
 from lben.weights.image import ImageWeights
 from lben.weights.record import Record
+from lben.weights.recurrent import RENWeights
 
 KINDS: dict[type[Record], type[EquilibriumSubject]] = {
     Weights: DenseSubject,
@@ -26,4 +27,8 @@ def equilibrium_subject(weights: Record, activation: Activation, normalize: Norm
     for record, subject in KINDS.items():
         if isinstance(weights, record):
             return subject.of(weights, activation, normalize)
+    if isinstance(weights, RENWeights):
+        raise InvalidInput(
+            "This is for networks without a state; of a recurrent one, weights().step() are the weights of one step."
+        )
     raise InvalidInput(f"Weights must be an lben.Weights or another record of lben's, not {type(weights).__name__}.")

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from lben.certify.condition import Balanced
+from lben.certify.inequality import Claim, matrices
 from lben.checks import need
-from lben.numerics.enclosed import Enclosed, Verdict
+from lben.numerics.enclosed import Enclosed, Verdict, balance
 from lben.weights.dense import Weights
+from lben.weights.recurrent import RENWeights
 
 _BITS = 192  # sums of products of doubles are nearly exact, and their error far below any margin a double can show
 
@@ -148,3 +150,54 @@ def _scale_rows(flint: Any, multipliers: list[float], matrix: Any) -> Any:
     rows = zip(multipliers, matrix.tolist(), strict=True)
     scaled = [[flint.arb(factor) * entry for entry in row] for factor, row in rows]
     return flint.arb_mat(matrix.nrows(), matrix.ncols(), [entry for row in scaled for entry in row])
+
+
+class _Balls:
+    """A matrix of balls that is written as a tensor is."""
+
+    def __init__(self, flint: Any, matrix: Any) -> None:
+        self.flint, self.matrix = flint, matrix
+
+    @property
+    def T(self) -> _Balls:
+        return _Balls(self.flint, self.matrix.transpose())
+
+    def __neg__(self) -> _Balls:
+        return _Balls(self.flint, -1 * self.matrix)
+
+    def __add__(self, other: _Balls) -> _Balls:
+        return _Balls(self.flint, self.matrix + other.matrix)
+
+    def __sub__(self, other: _Balls) -> _Balls:
+        return _Balls(self.flint, self.matrix - other.matrix)
+
+    def __matmul__(self, other: _Balls) -> _Balls:
+        return _Balls(self.flint, self.matrix * other.matrix)
+
+
+def decide_inequality(
+    weights: RENWeights, P: Tensor, lam: Tensor, rate: float, claim: Claim, suggested: tuple[Enclosed, Enclosed | None]
+) -> Verdict:
+    """Whether the matrices of `inequality.py` are positive definite, for the stored weights."""
+    flint = need("flint", "rigorous=True", extra="sdp")
+    with flint.ctx.workprec(_BITS):
+        rows, M = matrices(weights, P, lam, rate, claim, lambda part: _Balls(flint, _balls(flint, part)))
+        whole = [[entry for part in line for entry in part] for row in rows for line in _lines(row)]
+        verdict = _balanced(flint, flint.arb_mat(whole), suggested[0])
+        if verdict == "holds" and M is not None and suggested[1] is not None:
+            verdict = _balanced(flint, M.matrix, suggested[1])
+        return verdict
+
+
+def _lines(row: list[_Balls]) -> Any:
+    """The lines of blocks that stand beside each other."""
+    return zip(*(block.matrix.tolist() for block in row), strict=True)
+
+
+def _balanced(flint: Any, X: Any, suggested: Enclosed) -> Verdict:
+    """`_definite` with rows and columns scaled to a unit diagonal."""
+    diagonal = suggested.mid.diagonal()
+    if not bool((diagonal > 0).all() & diagonal.isfinite().all()):
+        return _definite(flint, X, suggested, torch.zeros(len(diagonal), dtype=torch.int64))
+    k = balance(diagonal)
+    return _definite(flint, X, suggested.shifted(k[:, None] + k), k)

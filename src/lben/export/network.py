@@ -13,6 +13,7 @@ from lben.activations.base import Activation
 from lben.certify.equilibria import EquilibriumSubject
 from lben.certify.evaluator import Evaluator
 from lben.certify.links import Link, links_of
+from lben.certify.recurrent import recurrent_of
 from lben.certify.stack import StackSubject
 from lben.certify.subject import Examined
 from lben.dynamics.ode import Dynamics
@@ -139,7 +140,8 @@ def export(
     l2 norm, for every input of the domain and whatever order a runtime adds in, y* the output of the network in real
     numbers. Other stages are computed as they are.
 
-    net: a network, a stack or bare weights, well-posed in a metric that they carry or that is found.
+    net: a network, a stack or bare weights, well-posed in a metric that they carry or that is found; of a recurrent
+        network, one step is exported, from rows (x, u) to rows (x+, y).
     accuracy: a number above 0.
     domain: the inputs that are promised, an `InBox` or an `InBall`, as the module takes them, before a `Normalize`;
         None: all entries in [0, 1], as those of pixels.
@@ -159,8 +161,8 @@ def export(
             f"{type(net).__name__} cannot be exported: trajectories need an integrator. Its weights(), with its "
             "activation, are those of a network that can."
         )
-    evaluator = Evaluator.of(net, activation)
     own = _own_dtype(net)
+    evaluator = Evaluator.of(*_one_step(net, activation))
     evaluator.require_proof()
     links, shapes = _links(evaluator.subject)
     tried = [dtype] if dtype is not None else list(dict.fromkeys([own, torch.float64]))
@@ -182,6 +184,12 @@ def export(
             )
             return _finished(made, accuracy, error)
     raise InvalidInput(_refusal(accuracy, error, own, tried[-1]))
+
+
+def _one_step(net: Examined, activation: Activation | None) -> tuple[Examined, Activation | None]:
+    """What is exported: of a recurrent network, the weights of one step."""
+    recurrent = recurrent_of(net, activation)
+    return (net, activation) if recurrent is None else (recurrent.weights.step(), recurrent.activation)
 
 
 def _refusal(accuracy: float, error: float, own: torch.dtype, inner: torch.dtype) -> str:

@@ -153,9 +153,9 @@ class Operator(ABC):
 
     @property
     def proved(self) -> bool:
-        """Whether the metric proves that there is one equilibrium for every input."""
+        """Whether the metric, or the order of the units, proves that there is one equilibrium for every input."""
         bound = self.facts.monotonicity_bound
-        return bound > 0 if bound is not None else self.monotonicity > 0
+        return bound > 0 if bound is not None else self.monotonicity > 0 or self.layers is not None
 
     @property
     def monotonicity(self) -> float:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from lben.errors import BoundNotMet, InvalidInput
+from lben.parameterize.ball import inside_ball, out_of_ball
 from lben.parameterize.dense import WellPosed
 from lben.parameterize.starts import balance, copy_into, uniform
 from lben.weights.dense import Weights
@@ -74,10 +75,7 @@ class Skipped(WellPosed):
 
     def _root(self) -> tuple[Tensor, Tensor]:
         """C and D/gamma."""
-        gram = self.X @ self.X.T
-        gram = gram + torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-        C = torch.linalg.cholesky(gram)
-        return C, torch.linalg.solve_triangular(C, self.X, upper=False)
+        return inside_ball(self.X)
 
     def hidden_weight(self) -> Tensor:
         psi = torch.exp(self.exponents())
@@ -112,7 +110,7 @@ class Skipped(WellPosed):
                 raise InvalidInput('skip="identity" is for weights whose D is the identity.')
             return
         D = torch.zeros_like(self.X, dtype=torch.float64) if D is None else D.to(torch.float64)
-        copy_into(self.X, D if self.gamma is None else _free(D / self.gamma))
+        copy_into(self.X, D if self.gamma is None else out_of_ball(D / self.gamma))
 
 
 class Tied(Skipped):
@@ -158,13 +156,3 @@ def is_identity(D: Tensor | None) -> bool:
     if D is None or D.shape[0] != D.shape[1]:
         return False
     return float((D - torch.eye(len(D), dtype=D.dtype, device=D.device)).abs().max()) <= 2 * HAIR
-
-
-def _free(D: Tensor) -> Tensor:
-    """The X with D = C^-1 X and C C' = I + X X': C'C is the inverse of I - D D', and X = C D."""
-    gap = torch.eye(len(D), dtype=D.dtype, device=D.device) - D @ D.T
-    least = float(torch.linalg.eigvalsh(gap)[0])
-    if not least > 0:
-        raise BoundNotMet("The norm of D must be below gamma.", least)
-    C: Tensor = torch.linalg.cholesky(torch.linalg.inv(gap).flip(0, 1)).flip(0, 1).T
-    return C @ D

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lben.activations.base import Gain, Scalar
 from lben.errors import InvalidInput
 from lben.solvers.base import Iteration, Problem, Solved, Solver
 
@@ -27,6 +28,8 @@ class BackSubstitution(Solver):
                 "BackSubstitution needs a strictly block lower triangular W, as a feed-forward network has it, and "
                 "this one is not: use lben.PeacemanRachford()."
             )
+        if len(layers) == problem.operator.size > 1 and isinstance(problem.activation, Scalar | Gain):
+            return _UnitSweep(problem)
         return _Sweep(problem, layers)
 
     def first_burst(self, problem: Problem) -> int:
@@ -52,3 +55,32 @@ class _Sweep(Iteration):
 
     def candidate(self) -> Tensor:
         return self.z
+
+
+class _UnitSweep(Iteration):
+    """The same where every unit is a layer of its own: units are rows here, so that each is one product with a vector.
+
+    Rows that are not known yet are zero, and so are their weights: nothing needs to be cut out of either.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.z = torch.zeros_like(problem.b.T, memory_format=torch.contiguous_format)
+
+    def advance(self, steps: int) -> None:
+        operator, sigma = self.problem.operator, self.problem.activation
+        W = operator.matrix()
+        assert W is not None
+        v = torch.empty_like(self.z)
+        slopes = sigma.j.T.unbind() if isinstance(sigma, Gain) else [None] * len(v)
+        parts = [self.problem.b.T.unbind(), W.contiguous().unbind(), v.unbind(), self.z.unbind(), slopes]
+        rows, known = list(zip(*parts, strict=True)), self.z.T
+        for b, weight, before, after, slope in reversed(rows) if operator.transposed else rows:
+            torch.addmv(b, known, weight, out=before)
+            if slope is None:
+                after.copy_(sigma(before))
+            else:
+                torch.mul(before, slope, out=after)
+
+    def candidate(self) -> Tensor:
+        return self.z.T

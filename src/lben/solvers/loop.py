@@ -29,15 +29,17 @@ def solve(
     keep_history: bool = False,
     on_failure: OnFailure = "raise",
     first_burst: int | None = None,
+    look: bool = True,
 ) -> Solved:
     """Run a solver until every sample has converged, and deal with those that have not.
 
-    `first_burst` says after how many iterations the residual is first worth a look.
+    `first_burst` says after how many iterations the residual is first worth a look, and `look` whether the start may be
+    good enough by itself.
     """
     checks.flag("keep_history", keep_history)
     with torch.no_grad():
-        found = None if start is None else _look(solver, problem, start, keep_history)
-        solution, success = found or _run(solver, problem, start, keep_history, first_burst)
+        found = None if start is None or not look else _look(solver, problem, start, keep_history)
+        solution, success = found or attempt(solver, problem, start, keep_history, first_burst)
         proved = problem.operator.proved
         if success and proved:
             return solution
@@ -70,10 +72,13 @@ def _look(solver: Solver, problem: Problem, start: Tensor | Solved, keep_history
     return solution, True
 
 
-def _run(
+def attempt(
     solver: Solver, problem: Problem, start: Tensor | Solved | None, keep_history: bool, first_burst: int | None
 ) -> tuple[Solved, bool]:
-    """Iterate in bursts and look at the residuals after each, until the worst of them is within the tolerance."""
+    """Iterate in bursts and look at the residuals after each, until the worst of them is within the tolerance.
+
+    What was found, and whether it is within the tolerance; what to do where it is not is the caller's business.
+    """
     iteration = solver.begin(problem, start)
     yardstick = Yardstick(problem.b)
     history: list[Tensor] = []
@@ -177,14 +182,14 @@ def _explain(solver: Solver, problem: Problem, solution: Solved) -> str:
         return f"{text} No metric proves that these weights have an equilibrium at all; there may be none."
     if not math.isfinite(worst):
         return f"{text} The iterates overflowed: scale the input down or use float64."
-    if _within_rounding(solution):
+    if within_rounding(solution):
         return f"{text} {str(problem.b.dtype)[6:]} cannot resolve so small a tolerance: use float64 or loosen it."
     no_newton = solution.method == "Newton" or not problem.operator.has_resolvent
     other = "use float64" if no_newton else "use lben.Newton()"
     return f"{text} Raise max_iterations, loosen tolerance, leave alpha at its automatic value, or {other}."
 
 
-def _within_rounding(solution: Solved) -> bool:
+def within_rounding(solution: Solved) -> bool:
     """Whether all that is left is of the size of rounding errors in v, which may be far larger than z."""
     failed = ~solution.converged
     defect, v = solution.defect[failed], solution.v[failed]

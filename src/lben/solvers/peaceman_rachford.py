@@ -79,9 +79,9 @@ class _PeacemanRachford(SplittingIteration):
 
     def _warm_u(self, start: Tensor | Solved) -> Tensor:
         """alpha*v + (1 - alpha)*z with v = W z + b: at an equilibrium z this is the fixed point."""
-        z = starting_z(self.problem, start)
         if isinstance(start, Solved) and start.state is not None and start.alpha == self.alpha:
             return start.state
+        z = starting_z(self.problem, start)
         return torch.lerp(z, self.product(z, self.problem.b), self.alpha)
 
     def advance(self, steps: int) -> None:

@@ -1,0 +1,335 @@
+"""Recurrent equilibrium networks: signals in, signals out, and a promise about any two of them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from lben import checks
+from lben.activations.base import Activation, check_activation, refuse_blocks
+from lben.activations.scalar import ReLU
+from lben.certify.trajectories import Method, outputs, run
+from lben.described import Described, arguments, made
+from lben.errors import InvalidInput, NotConverged, NotFinite
+from lben.implicit import Known, equilibrium
+from lben.numerics.transforms import as_it_is
+from lben.operators.dense import DenseOperator
+from lben.parameterize.behaviours import Behaviour, check_behaviour
+from lben.parameterize.recurrent import Free, Promised, RecurrentForm
+from lben.solvers.back_substitution import BackSubstitution
+from lben.solvers.base import OnFailure, Problem, Solver, check_solver
+from lben.solvers.loop import solve
+from lben.solvers.peaceman_rachford import PeacemanRachford
+from lben.weights.record import same
+from lben.weights.recurrent import RENWeights
+
+Initial = Literal["zero", "learned"]
+
+
+class Simulation(NamedTuple):
+    """Outputs y, of shape (times, batch, p), and states, of shape (times + 1, batch, n), the last after all inputs."""
+
+    y: Tensor
+    states: Tensor
+
+
+class Step(NamedTuple):
+    """One step: the output y, the next state, and the hidden units, from which the next step may start."""
+
+    y: Tensor
+    state: Tensor
+    hidden: Tensor
+
+
+class REN(Described):
+    """x+ = A x + B1 w + B2 u + bx, w = sigma(C1 x + D11 w + D12 u + bv), y = C2 x + D21 w + D22 u + by.
+
+    Whatever the free variables are, any two trajectories keep the promise of its behaviour; hidden units w are an
+    equilibrium, found by the solver.
+
+    in_features, state_features, hidden_features, out_features: numbers of inputs u, states x, hidden units w and
+        outputs y. Without states (0) it is an equilibrium network at every time step.
+    behaviour: `Contracting`, `Lipschitz`, `Passive` or `Dissipative`; None: weights are free, and nothing is promised.
+    feedthrough: whether D22 is there.
+    acyclic: whether D11 is strictly lower triangular, so that w is found by one sweep.
+    initial: the state that a simulation starts from if none is given: zero, or one that is learned.
+    solver: None: a sweep where D11 is acyclic, else Peaceman-Rachford splitting.
+    """
+
+    elsewhere = ("solver",)
+    normalize = None
+
+    def __init__(
+        self,
+        in_features: int,
+        state_features: int,
+        hidden_features: int,
+        out_features: int,
+        *,
+        behaviour: Behaviour | None,
+        feedthrough: bool = True,
+        acyclic: bool = False,
+        initial: Initial = "zero",
+        activation: Activation = ReLU(),  # noqa: B008 (frozen)
+        solver: Solver | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        checks.placement(device, dtype)
+        sizes = (in_features, state_features, hidden_features, out_features)
+        self.behaviour = check_behaviour(behaviour)
+        self.parameterization: RecurrentForm = (
+            Free(sizes, feedthrough, acyclic, dtype)
+            if behaviour is None
+            else Promised(sizes, behaviour, feedthrough, acyclic, dtype)
+        )
+        checks.choice("initial", initial, ("zero", "learned"))
+        start = torch.zeros(state_features, dtype=dtype)
+        self.start = nn.Parameter(start) if initial == "learned" else None
+        self.activation = activation
+        self.solver = _fitting(activation, acyclic) if solver is None else solver
+        self._kept: tuple[tuple[Tensor, ...], RENWeights, DenseOperator] | None = None
+        self.to(device=device, dtype=dtype)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Past `nn.Module`, which would take an nn.ReLU for a part of the network before its property can refuse it."""
+        if name in ("activation", "solver"):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    @classmethod
+    def from_weights(
+        cls,
+        weights: RENWeights,
+        *,
+        behaviour: Behaviour | None,
+        acyclic: bool = False,
+        initial: Initial = "zero",
+        activation: Activation = ReLU(),  # noqa: B008
+        solver: Solver | None = None,
+    ) -> REN:
+        """The network of these weights, if the P and lam that they carry prove the behaviour; raises BoundNotMet.
+
+        Every network that some P and lam prove can be made, but of a supply whose Q is singular and not zero, of which
+        a little is kept back. Without a behaviour any weights can be taken, and their P and lam are forgotten.
+        """
+        if not isinstance(weights, RENWeights):
+            raise InvalidInput(f"An lben.RENWeights is needed, such as ren.weights(), not {type(weights).__name__}.")
+        net = cls(
+            *_sizes_of(weights),
+            behaviour=behaviour,
+            feedthrough=weights.D22 is not None,
+            acyclic=acyclic,
+            initial=initial,
+            activation=activation,
+            solver=solver,
+        )
+        net.to(device=weights.A.device, dtype=weights.A.dtype)
+        net.parameterization.assign(weights.detach().validate())
+        return net
+
+    @property
+    def in_features(self) -> int:
+        return self.parameterization.in_features
+
+    @property
+    def state_features(self) -> int:
+        return self.parameterization.state_features
+
+    @property
+    def hidden_features(self) -> int:
+        return self.parameterization.hidden_features
+
+    @property
+    def out_features(self) -> int:
+        return self.parameterization.out_features
+
+    @property
+    def activation(self) -> Activation:
+        """sigma, of single units; assign another at any time."""
+        return self._activation
+
+    @activation.setter
+    def activation(self, activation: Activation) -> None:
+        refuse_blocks(check_activation(activation, self.hidden_features).groups(self.hidden_features))
+        self._activation = activation
+
+    @property
+    def solver(self) -> Solver:
+        """The method that finds hidden units, forward and backward; assign another at any time."""
+        return self._solver
+
+    @solver.setter
+    def solver(self, solver: Solver) -> None:
+        self._solver = check_solver(solver)
+
+    def options(self) -> dict[str, Any]:
+        form = self.parameterization
+        return {
+            "sizes": form.sizes,
+            "behaviour": self.behaviour,
+            "feedthrough": form.feedthrough,
+            "acyclic": form.acyclic,
+            "initial": "zero" if self.start is None else "learned",
+            "activation": self.activation,
+            "solver": self.solver,
+        }
+
+    def constants(self) -> dict[str, float]:
+        return self.parameterization.constants()
+
+    def extra_repr(self) -> str:
+        options = self.options()
+        sizes = [str(size) for size in options.pop("sizes")]
+        return ", ".join([*sizes, *(f"{name}={value!r}" for name, value in options.items())])
+
+    @classmethod
+    def _restore(cls, options: dict[str, Any], tensors: dict[str, Tensor]) -> REN:
+        """A network of these options, as `options` has them, with any weights of the shapes of these tensors."""
+        return made(lambda: cls(*options["sizes"], **arguments(cls, options)), tensors)
+
+    def validate(self) -> None:
+        """Pass a network whose tensors are finite and within their ranges."""
+        self.parameterization.validate()
+        if self.start is not None:
+            checks.finite("start", self.start)
+
+    def weights(self) -> RENWeights:
+        """The explicit weights, as differentiable functions of the free variables, with what proves the promise."""
+        found: RENWeights = self.parameterization()
+        return found
+
+    def forward(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
+        """The outputs of `simulate`, of shape (times, batch, out_features)."""
+        return self.simulate(u, x0).y
+
+    def simulate(self, u: Tensor, x0: Tensor | None = None, *, checkpoint: int | None = None) -> Simulation:
+        """Outputs and states under the inputs u, of shape (times, batch, in_features), from the states x0.
+
+        x0: of shape (batch, state_features), or (state_features,) for all; the network's own initial state if not
+            given.
+        checkpoint: keep the hidden units of so many steps at a time alone, and compute them again for gradients: for
+            long signals. Gradients are exact either way, and memory does not grow with the solver's iterations.
+        Raises NotConverged where states overflow, or hidden units are not found.
+        """
+        self._check_signal(u)
+        x = self._first(x0, u.shape[1:-1])
+        if checkpoint is not None:
+            checks.count("checkpoint", checkpoint)
+        with torch.autocast(u.device.type, enabled=False):
+            weights, operator = self._ready()
+            if checkpoint is None:
+                return _checked(self._piece(weights, operator, u, x))
+            pieces = []
+            for part in u.split(checkpoint):
+                args = (weights, operator, part, x)
+                y, states = recomputed(self._piece, *args, use_reentrant=False, preserve_rng_state=False)
+                pieces.append((y, states))
+                x = states[-1]
+            states = torch.cat([pieces[0][1][:1], *(states[1:] for _, states in pieces)])
+            return _checked(Simulation(torch.cat([y for y, _ in pieces]), states))
+
+    def step(self, u: Tensor, x: Tensor | None = None, *, start: Tensor | None = None) -> Step:
+        """One step from the states x, of shape (..., state_features), under the inputs u, of shape (..., in_features).
+
+        x: the network's own initial state if not given. start: hidden units to start from, such as those of the step
+        before. In evaluation, and without gradients, what is made of the free variables is kept until they change.
+        """
+        x = self._first(x, self._fitting_rows(u))
+        with torch.autocast(u.device.type, enabled=False):
+            weights, operator = self._ready()
+            b = F.linear(x, weights.C1, weights.bv) + F.linear(u, weights.D12)
+            w = self._hidden(operator, b.reshape(-1, self.hidden_features), start, u, x).reshape(b.shape)
+            after = F.linear(x, weights.A, weights.bx) + F.linear(w, weights.B1) + F.linear(u, weights.B2)
+            return Step(outputs(weights, x, w, u), after, w)
+
+    def _piece(self, weights: RENWeights, operator: DenseOperator, u: Tensor, x: Tensor) -> Simulation:
+        method = Method(operator, self.activation, self.solver, self._on_failure())
+        y, states, _ = run(weights, method, u, x)
+        return Simulation(y, states)
+
+    @as_it_is
+    def _hidden(self, operator: DenseOperator, rows: Tensor, start: Tensor | None, u: Tensor, x: Tensor) -> Tensor:
+        checks.finite_sum(rows, u=u, x=x, **dict(self.named_parameters()))
+        solver, on_failure = self.solver, self._on_failure()
+        known = None
+        if start is not None and not checks.transformed():
+            problem = Problem(operator, self.activation, rows.detach())
+            found = solve(solver, problem, start=start, on_failure=on_failure)
+            known = Known(found.z, found.v, found.iterations)
+        return equilibrium(operator, self.activation, rows, solver, on_failure=on_failure, known=known)
+
+    @as_it_is
+    def _ready(self) -> tuple[RENWeights, DenseOperator]:
+        """The weights and the operator of D11; kept in evaluation without gradients, until a free variable changes."""
+        form = self.parameterization
+        if self.training or torch.is_grad_enabled() or checks.transformed():
+            weights = form.explicit()
+            return weights, DenseOperator(weights.D11, weights.lam)
+        now = (*form.parameters(), *form.buffers())
+        if self._kept is None or not same(self._kept[0], now):
+            weights = form.explicit().detach().clone()
+            operator = DenseOperator(weights.D11, weights.lam)
+            self._kept = tuple(tensor.detach().clone() for tensor in now), weights, operator
+        return self._kept[1:]
+
+    @as_it_is
+    def _first(self, x: Tensor | None, batch: torch.Size) -> Tensor:
+        like = self.parameterization.bx
+        if x is None:
+            x = torch.zeros_like(like) if self.start is None else self.start
+        checks.features("The state", x, self.state_features, like)
+        if x.dim() > 1 and x.shape[:-1] != batch:
+            raise InvalidInput(
+                f"The state has shape {tuple(x.shape)}, but must have one row for each of {tuple(batch)} samples."
+            )
+        return checks.finite("The state", x).expand(*batch, self.state_features)
+
+    @as_it_is
+    def _fitting_rows(self, u: Tensor) -> torch.Size:
+        return checks.features("u", u, self.in_features, self.parameterization.bx).shape[:-1]
+
+    @as_it_is
+    def _check_signal(self, u: Tensor) -> None:
+        checks.features("u", u, self.in_features, self.parameterization.bx)
+        if u.dim() != 3 or len(u) == 0:
+            raise InvalidInput(
+                f"u must have shape (times, batch, {self.in_features}) with at least one time step, not "
+                f"{tuple(u.shape)}; one step alone is .step(u, x)."
+            )
+        bad = ~torch.isfinite(checks.peeled(u)).flatten(1).all(dim=1) if not checks.transformed() else None
+        if bad is not None and bool(bad.any()):
+            t = int(bad.nonzero()[0, 0])
+            raise NotFinite(f"u holds NaN or infinity at time step {t} of {len(u)}: every entry must be finite.")
+
+    def _on_failure(self) -> OnFailure:
+        return self.solver.on_failure or ("fallback" if self.training else "raise")
+
+
+def _fitting(activation: Activation, acyclic: bool) -> Solver:
+    """At alpha = 1 an activation is its own prox, which saves an equation to solve where it is not so elsewhere."""
+    if acyclic:
+        return BackSubstitution()
+    return PeacemanRachford() if getattr(activation, "own_prox", False) else PeacemanRachford(alpha=1.0)
+
+
+@as_it_is
+def _checked(found: Simulation) -> Simulation:
+    """The simulation, if no state has overflowed."""
+    if checks.transformed():
+        return found
+    lost = ~torch.isfinite(found.states.detach()).flatten(1).all(dim=1)
+    if bool(lost.any()):
+        t = int(lost.nonzero()[0, 0])
+        raise NotConverged(f"The state overflows at time step {t} of {len(found.y)}: nothing bounds it.", 0.0)
+    return found
+
+
+def _sizes_of(weights: RENWeights) -> tuple[int, int, int, int]:
+    return weights.in_features, weights.state_features, weights.hidden_features, weights.out_features
