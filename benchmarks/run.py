@@ -2,10 +2,9 @@
 
     make bench
 
-Writes speed.md, convolution.md, layers.md, deployment.md, local.md and recurrent.md to benchmarks/results, all as JSON. A
-training step is all of it: the batch gathered from bytes in memory, normalised, forward, loss, backward and Adam with
-its defaults. Times are not reported, for they say more about the machine than about the library; the step of the plain
-network is given once, for scale.
+Writes one table a subject to benchmarks/results, and all as JSON. A training step is all of it: the batch gathered from
+bytes in memory, normalised, forward, loss, backward and Adam with its defaults. Times are not reported, for they say
+more about the machine than about the library; the step of the plain network is given once, for scale.
 """
 
 from __future__ import annotations
