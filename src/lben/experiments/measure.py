@@ -60,9 +60,8 @@ class Effort:
             return Effort(min(images, 50), min(images, 1000), 16, 4, 60, 4)
         if units > WIDE:
             return Effort(min(images, 500), images, 100, 8, 200, 5)
-        return Effort(
-            images if proved else min(images, 2000), images, images, 32, 200, _STEPS_TIMED, images if proved else 0
-        )
+        around = (images if images > PAPER_IMAGES else images // 10) if proved else 0  # few in a quick look
+        return Effort(images if proved else min(images, 2000), images, images, 32, 200, _STEPS_TIMED, around)
 
 
 @dataclass(frozen=True)
