@@ -130,7 +130,7 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("no lam", lambda: lben.LBEN.from_weights(weights(lam=None)), "no metric"),
     ("NaN in W", lambda: lben.MON.from_weights(weights(W=torch.full((6, 6), NAN))), "W holds nan"),
     ("W = 2I", lambda: lben.MON.from_weights(weights(W=2 * torch.eye(6))), "is -2, and it must be positive"),
-    ("certify a module", lambda: lben.certify(torch.nn.Linear(2, 2)), "not Linear"),  # type: ignore[arg-type]
+    ("certify a module", lambda: lben.certify(torch.nn.Linear(2, 2)), "not Linear"),  # type: ignore[call-overload]
     ("certify gamma 0", lambda: lben.certify(net(), 0.0), "gamma .* not 0.0"),
     ("certify in pixels", lambda: lben.certify(net(), domain="pixels"), "normalize=Normalize"),
     ("certify singular lam", lambda: lben.certify(net(), lam=torch.zeros(6)), "lam .* smallest is 0"),
@@ -139,7 +139,7 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("lam of wrong size", lambda: lben.certify(net(), lam=torch.ones(5)), r"lam must have shape \(6,\), not \(5,\)"),
     ("lam a full matrix", lambda: lben.certify(net(), lam=torch.ones(6, 6)), "lam must be diagonal"),
     ("activation twice", lambda: lben.certify(net(), activation=lben.Tanh()), "a network has its own"),
-    ("activation text", lambda: lben.certify(weights(), activation="relu"), "not 'relu'"),  # type: ignore[arg-type]
+    ("activation text", lambda: lben.certify(weights(), activation="relu"), "not 'relu'"),  # type: ignore[call-overload]
     ("certify NaN", lambda: lben.certify(weights(W=torch.full((6, 6), NAN))), "W holds nan"),
     ("certify huge", lambda: lben.certify(net(), lam=torch.full((6,), 1e200, dtype=torch.float64)), "overflows"),
     ("bound of W = 2I", lambda: lben.tightest_bound(weights(W=2 * torch.eye(6))), "No diagonal metric satisfies"),

@@ -256,7 +256,7 @@ def test_verbs_take_data_on_any_device(verb: str, away: torch.device) -> None:
 @pytest.mark.parametrize("name", ["LBEN, linear skip", "MON", "ConvLBEN", "stack"])
 def test_proofs_do_not_depend_on_the_device(name: str, away: torch.device) -> None:
     here, there = (stack(d) if name == "stack" else made(name, device=d) for d in (None, away))
-    assert str(lben.certify(there)) == str(lben.certify(here))  # type: ignore[arg-type]
+    assert str(lben.certify(there)) == str(lben.certify(here))  # type: ignore[call-overload]
     x = torch.rand(2, *IMAGE) if name == "stack" else batch(name, 2)
     radii = [lben.certified_radius(net.eval(), x, pairwise=False).radius for net in (here, there)]  # type: ignore[arg-type]
     assert torch.equal(*radii)

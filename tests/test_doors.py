@@ -68,10 +68,10 @@ W = net().weights().detach()
 X, Y = torch.rand(2, 3), torch.tensor([0, 1])
 MANY = torch.tensor([True, False])
 CALLS: list[tuple[str, Callable[[], object], str]] = [
-    ("rigorous", lambda: lben.certify(W, rigorous=MANY), "rigorous must be True or False"),  # type: ignore[arg-type]
+    ("rigorous", lambda: lben.certify(W, rigorous=MANY), "rigorous must be True or False"),  # type: ignore[call-overload]
     ("rigorous bound", lambda: lben.tightest_bound(W, rigorous=MANY), "rigorous must be"),  # type: ignore[arg-type]
-    ("rigorous rate", lambda: lben.contraction(W, rigorous=MANY), "rigorous must be"),  # type: ignore[arg-type]
-    ("rigorous gain", lambda: lben.incremental_gain(W, rigorous=MANY), "rigorous must be"),  # type: ignore[arg-type]
+    ("rigorous rate", lambda: lben.contraction(W, rigorous=MANY), "rigorous must be"),  # type: ignore[call-overload]
+    ("rigorous gain", lambda: lben.incremental_gain(W, rigorous=MANY), "rigorous must be"),  # type: ignore[call-overload]
     ("pairwise", lambda: lben.certified_radius(W, X, pairwise=MANY), "pairwise must be"),  # type: ignore[arg-type]
     ("domain", lambda: lben.product_bound(W, domain=MANY), 'domain must be "input" or'),  # type: ignore[arg-type]
     ("lam on meta", lambda: lben.frequency_test(W, lam=torch.ones(4, 4, device="meta")), "lam is on the meta device"),

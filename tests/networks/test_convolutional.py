@@ -273,7 +273,7 @@ BAD: list[tuple[str, Callable[[], object], str]] = [
     ("scs", lambda: lben.tightest_bound(SMALL, solver="scs"), "'scs'"),
     ("well_posed", lambda: lben.well_posed(SMALL), "dense"),
     ("torch's ReLU", lambda: lben.ConvLBEN((1, 8, 8), 4, 3, activation=nn.ReLU()), r"lben.ReLU\(\), not ReLU"),  # type: ignore[arg-type]
-    ("torch's GELU", lambda: lben.certify(SMALL.weights(), activation=nn.GELU()), "not GELU"),  # type: ignore[arg-type]
+    ("torch's GELU", lambda: lben.certify(SMALL.weights(), activation=nn.GELU()), "not GELU"),  # type: ignore[call-overload]
     ("blocks", lambda: lben.certify(SMALL.weights(), activation=lben.Softmax(3)), "single units"),
     ("an activation more", lambda: lben.tightest_bound(SMALL, activation=lben.Tanh()), "a network has its own"),
     ("backward", lambda: lben.FISTA(backward="fast"), "'fast'"),  # type: ignore[arg-type]
