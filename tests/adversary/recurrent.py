@@ -125,7 +125,7 @@ def recurrent(r: Random, tally: Tally, where: str) -> None:
     if near is not None and 1e-15 < near < 1e15:
         for step in r.sample(_STEPS, 2):
             g = near * (1 + step)
-            at = replace(w, P=w.P / g, lam=w.lam / g, supply=None)  # type: ignore[operator] # certify scales by g
+            at = replace(w, P=w.P / g, lam=w.lam / g, supply=None)  # type: ignore[arg-type,operator] # certify scales by g
             judge_both(
                 tally,
                 "recurrent, a gain at its edge",

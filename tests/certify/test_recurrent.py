@@ -99,7 +99,7 @@ def test_what_is_false_is_refuted_or_undecided() -> None:
     """Constant slopes refute a rate, a gain and a supply; a verdict is a truth value."""
     free = made(None, size=0.0)
     with torch.no_grad():
-        free.parameterization.A.copy_(torch.diag(torch.tensor([1.2, 0.5, 0.3], dtype=D)))  # type: ignore[operator,union-attr]
+        free.parameterization.A.copy_(torch.diag(torch.tensor([1.2, 0.5, 0.3], dtype=D)))  # type: ignore[operator]
     for rigorous in (False, True):
         assert lben.contraction(free, rigorous=rigorous).verdict == "fails"
         assert lben.incremental_gain(free, rigorous=rigorous).verdict == "fails"
@@ -173,7 +173,7 @@ def test_a_network_of_torch_carries_no_metric_and_gets_one() -> None:
     torch.manual_seed(0)
     tame, wild = nn.RNN(2, 4), nn.RNN(2, 4, nonlinearity="relu")
     with torch.no_grad():
-        wild.weight_hh_l0.copy_(1.5 * torch.eye(4))
+        wild.weight_hh_l0.copy_(1.5 * torch.eye(4))  # type: ignore[operator]
     assert lben.contraction(lben.from_rnn(tame)).holds
     assert lben.contraction(lben.from_rnn(wild)).verdict == "fails"
     assert lben.certify(lben.from_rnn(tame)).holds

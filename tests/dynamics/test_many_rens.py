@@ -60,7 +60,8 @@ class Many:
         wrong = torch.where(self.slopes > 0, -v, v).clamp(min=0).amax(dim=-1) / (1e-30 + v.abs().amax(dim=-1))
         best = wrong.argmin(dim=-1)
         assert float(wrong.amin(dim=-1).max()) < 1e-9
-        return v.gather(2, best[..., None, None].expand(-1, -1, 1, q))[:, :, 0].relu()
+        found: Tensor = v.gather(2, best[..., None, None].expand(-1, -1, 1, q))[:, :, 0]
+        return found.relu()
 
     def step(self, x: Tensor, u: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         w = self.w
