@@ -125,7 +125,7 @@ def test_pairwise_bounds_are_kept_until_a_weight_changes(monkeypatch: pytest.Mon
     calls: list[int] = []
     original = radius._pairwise_bounds
 
-    def counted(subject: Subject, progress: bool) -> Tensor:
+    def counted(subject: Subject, progress: bool) -> radius.Pairs:
         calls.append(1)
         return original(subject, progress)
 
