@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 
+import torch
 from measuring import Row
 
 import lben
@@ -18,8 +19,9 @@ NETWORKS = ("mnist-gamma-1", "mnist-gamma-5", "mnist-mon")
 
 
 def radius_rows() -> list[Row]:
-    """Processor time of local radii, all pairs of classes, less what is found once for a network."""
-    data, rows = embedded_mnist(), []
+    """Processor time of local radii on one core, all pairs of classes, less what is found once for a network."""
+    data, rows, threads = embedded_mnist(), list[Row](), torch.get_num_threads()
+    torch.set_num_threads(1)
     x, y = pixels(data.test_images[:IMAGES]), data.test_labels[:IMAGES]
     for name in NETWORKS:
         net = lben.pretrained(name)
@@ -34,6 +36,7 @@ def radius_rows() -> list[Row]:
         rows.append(
             Row(f"local radius of an image, {name}", "50 ms", statistics.median(times), min(times), max(times), 1.0)
         )
+    torch.set_num_threads(threads)
     return rows
 
 

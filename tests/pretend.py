@@ -128,6 +128,7 @@ def _alone() -> torch.autograd.set_multithreading_enabled:
 def _registered() -> torch.library.Library:
     """The device as torch knows it, with what `torch.tensor` and its like need below the reach of modes."""
     _setup_privateuseone_for_python_backend(NAME)
+    getattr(torch, NAME).get_amp_supported_dtype = list  # torch's checkpointing asks every device, also from the CPU
     library = torch.library.Library("aten", "IMPL")
     library.impl("empty_strided", _empty, "PrivateUse1")
     library.impl("_copy_from", _copy, "PrivateUse1")
