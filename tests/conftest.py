@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from io import StringIO
 
@@ -34,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if seen[name] * GOLDEN % 1 >= 1 / sampled.args[0]:
                 item.add_marker(pytest.mark.slow)
             seen[name] += 1
+
+
+def pytest_collection_finish() -> None:
+    """What is there when the tests begin stays: to look through it for garbage, again and again, takes time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

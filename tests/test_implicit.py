@@ -55,7 +55,7 @@ def functional(net: lben.EquilibriumNetwork) -> tuple[Callable[..., Tensor], tup
     return call, (x, bias, *net.parameters())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("training", MODES)
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=name)
 def test_gradients_for_every_activation(activation: lben.Activation, training: bool) -> None:
@@ -84,7 +84,7 @@ def solver_cases() -> list[object]:
     ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("activation", "solver", "training"), solver_cases())
 def test_gradients_for_every_solver(activation: lben.Activation, solver: lben.Solver, training: bool) -> None:
     net = network(activation, replace(solver, tolerance=1e-12)).train(training)

@@ -7,6 +7,7 @@ import sys
 from importlib import resources
 from importlib.metadata import version
 
+import pytest
 import torch
 
 import lben
@@ -58,11 +59,13 @@ for call, words in (
     )
 
 
+@pytest.mark.slow
 def test_certify_is_the_function_whatever_is_imported() -> None:
     """`lben.certify` is a verb and its room has the same name: importing from the room must not hide the verb."""
     run_without_extras("import lben.certify.radius; from lben.certify import lower; assert lben.certify(net).holds")
 
 
+@pytest.mark.slow
 def test_what_the_readme_writes_needs_no_other_import() -> None:
     run_without_extras(
         """

@@ -11,7 +11,7 @@ from tests.adversary.guard import run
 
 
 def test_nonsense_is_refused_by_name(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    run("calls", "tests.adversary.fuzzing", 0, 500, tmp_path, record_property)
+    run("calls", "tests.adversary.fuzzing", 0, 250, tmp_path, record_property)
 
 
 @pytest.mark.slow

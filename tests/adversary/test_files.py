@@ -11,7 +11,7 @@ from tests.adversary.guard import run
 
 
 def test_damaged_files_are_refused_or_equal(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    run("files", "tests.adversary.crafting", 0, 100, tmp_path, record_property)
+    run("files", "tests.adversary.crafting", 0, 60, tmp_path, record_property)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def test_bounds_hold_and_are_in_order(activation: lben.Activation, gamma: float,
     assert lben.certify(net).holds
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("activation", ACTIVATIONS[1:], ids=repr)
 def test_certificates_on_blocks(activation: lben.Activation) -> None:
     """The barrier method agrees with SCS and ball arithmetic; a metric per unit proves less than it seems to."""

@@ -158,6 +158,7 @@ class TestConformance:
         assert bool((near.y - near.error <= found.high).all())
         assert bool((found.bounds <= lben.product_bound(net, domain="pixels") * 1.005).all())
 
+    @pytest.mark.sampled(2)
     def test_nothing_inside_a_radius_has_another_class(self, net: Any, x: Tensor) -> None:
         pairwise, joint = (lben.certified_radius(net, x, pairwise=flag, domain="pixels") for flag in (True, False))
         assert torch.equal(pairwise.predicted, net(x).argmax(dim=-1))

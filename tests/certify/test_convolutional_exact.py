@@ -111,7 +111,7 @@ def bisect(low: float, high: float, above: Callable[[float], bool]) -> tuple[flo
     return low, high
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("metric", "seeds", "least"), [*FEW, *MANY])
 @pytest.mark.parametrize("rigorous", [True, False])
 def test_what_holds_is_true(metric: lben.Metric, rigorous: bool, seeds: int, least: int) -> None:
@@ -129,7 +129,7 @@ def test_what_holds_is_true(metric: lben.Metric, rigorous: bool, seeds: int, lea
     check(metric, smallest, seeds=seeds, least=least)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("metric", "seeds", "least"), [*FEW, *MANY])
 @pytest.mark.parametrize("rigorous", [True, False])
 def test_what_fails_is_false(metric: lben.Metric, rigorous: bool, seeds: int, least: int) -> None:

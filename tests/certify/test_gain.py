@@ -68,7 +68,7 @@ def test_the_gain_is_not_gamma_and_is_never_exceeded(climbs: bool) -> None:
     assert tight * 1.9 < max(seen) <= found.gain
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_signals_never_exceed_the_gain(seed: int) -> None:
     ode = contracting(5, rate=0.2, gamma=1.0, size=1.5, seed=seed)

@@ -42,7 +42,7 @@ def size(request: pytest.FixtureRequest) -> tuple[tuple[int, int, int], int, tup
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("past", [True, False])
 @pytest.mark.parametrize("explicit", [True, False])
 def test_frequencies_and_matrices_agree(

@@ -227,7 +227,8 @@ def test_a_stack_is_attacked_as_a_network_is(stack: Path) -> None:
 class TestAFullDisk:
     """It is one sentence."""
 
-    @pytest.mark.parametrize("command", [["--version"], pytest.param(["certify", "--help"], marks=pytest.mark.slow)])
+    @pytest.mark.slow
+    @pytest.mark.parametrize("command", [["--version"], ["certify", "--help"]])
     def test_apart(self, command: list[str]) -> None:
         with Path("/dev/full").open("w") as full:
             run = subprocess.run(
@@ -242,6 +243,7 @@ class TestAFullDisk:
             main()
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_quiet() -> None:
     reader, writer = os.pipe()
     os.close(reader)

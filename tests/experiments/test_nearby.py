@@ -10,6 +10,7 @@ from lben.experiments.nearby import Around, measure_around
 from tests.problems import mnist_network
 
 
+@pytest.mark.slow
 def test_local_accuracies_lie_between_the_others() -> None:
     data, net = embedded_mnist(), mnist_network(None)
     x, y = pixels(data.test_images[:4]), data.test_labels[:4]

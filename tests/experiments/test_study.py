@@ -37,7 +37,7 @@ def small_rows() -> list[Row]:
     return [row for row in small() if row.name not in others]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("row", small_rows(), ids=lambda row: slug(row.name))
 def test_every_kind_of_row_trains_two_epochs_and_its_bound_holds(row: Row, tmp_path: Path) -> None:
     with hasty():
@@ -127,10 +127,10 @@ def test_all_equilibrium_models_start_at_one_point() -> None:
 
 
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
-    data, chosen = few_images(100, 12), [row for row in small(hidden=5) if row.name in ("MON", "plain")]
+    data, chosen = few_images(100, 12), [row for row in small(hidden=5) if row.name in ("UNC", "plain")]
     with hasty():
         first = run(chosen, data, tmp_path)
-    assert [result.row["name"] for result in first] == ["MON", "plain"]
+    assert [result.row["name"] for result in first] == ["UNC", "plain"]
     written = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/result.json"))]
     again = run(chosen, data, tmp_path)
     assert [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("*/result.json"))] == written
@@ -171,7 +171,8 @@ def twisted(content: Any) -> Iterator[Any]:
         yield from ([other, *content[1:]] for other in twisted(content[0]))
 
 
-@pytest.mark.parametrize("most", [30, pytest.param(10**6, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [200, 10**6])
 @pytest.mark.parametrize("file", ["run.json", "mon/result.json", "regions.json"])
 def test_a_twisted_file_is_refused_or_read(file: str, most: int, finished: Path, tmp_path: Path) -> None:
     """Every place of every file replaced by something else: an InvalidFile with a sentence, or a record."""

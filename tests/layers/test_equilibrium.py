@@ -45,7 +45,7 @@ def bounded() -> list[object]:
     ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("skip", "gamma", "padding", "shape"), bounded())
 def test_no_pair_is_steeper_than_the_bound_after_training(
     skip: Skip | None, gamma: float, padding: Padding, shape: tuple[int, int]

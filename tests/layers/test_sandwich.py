@@ -26,7 +26,7 @@ def test_no_pair_is_steeper_than_the_bound_after_training(outputs: int, activati
     assert 0.3 < steepest(layer, (7,)) <= 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize(("high", "wide"), [(5, 6), (4, 4)])
 @pytest.mark.parametrize(("outputs", "kernel_size"), [(2, 3), (5, 3)])
