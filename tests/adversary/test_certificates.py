@@ -27,7 +27,7 @@ KINDS: dict[Kind, int] = {  # and how many of each kind make one round of the lo
     searched: 12,
     posed: 20,
     signals: 6,
-    recurrent: 9,
+    recurrent: 20,
     linear: 15,
     steep: 6,
     linear_stack: 16,
