@@ -44,7 +44,7 @@ def agree(kind: str, training: bool, backend: object) -> None:
         assert torch.allclose(compiled(x), net(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "training"), [("LBEN", True), ("ConvLBEN", False)])
 def test_a_compiled_network_is_the_same(kind: str, training: bool) -> None:
     """With two graphs, around the solver: for the first size of a batch, for any, and without gradients."""

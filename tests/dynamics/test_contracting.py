@@ -100,7 +100,8 @@ def approach(n: int, rate: float, size: float, seed: int) -> None:
     check_approach(ode, [found])
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
 def test_trajectories_of_hundreds_of_models_approach_at_the_certified_rate(seed: int) -> None:
     """Thirty models a time, as one ODE whose W is block-diagonal: its blocks do not know of each other."""
     generator = torch.Generator().manual_seed(seed)

@@ -32,7 +32,7 @@ def some(train: int = 128, test: int = 8) -> ImageData:
     return few_images(train, test)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", OURS)
 def test_every_row_trains_and_what_is_proved_of_it_holds(name: str, tmp_path: Path) -> None:
     row = tiny()[name]

@@ -22,6 +22,7 @@ def test_pooling_halves_the_images() -> None:
     assert abs(float(pooled.train_images[3].reshape(14, 14)[5, 6]) - float(first)) <= 0.5
 
 
+@pytest.mark.slow
 def test_lipnn_keeps_its_bound() -> None:
     """A bound far below what plain training ends with: the feasible weights keep it, and still classify."""
     torch.manual_seed(0)

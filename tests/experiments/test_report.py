@@ -27,7 +27,7 @@ FIGURES = ("error-against-lipschitz", "attacks", "training", "regions")
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    names = ("LBEN γ=1", "MON", "LMT c=1", "Lip-NN")
+    names = ("LBEN γ=1", "MON", "Lip-NN")
     chosen = [replace(row, hidden=6) for row in quick(rows("paper"), epochs=1) if row.name in names]
     with hasty():
         run(chosen, few_images(128, 12), folder, title="A tiny <run>", command="lben reproduce mnist")
@@ -67,17 +67,17 @@ def test_every_cell_is_there(tiny: Path) -> None:
     page = (tiny / "report" / "index.html").read_text()
     reader.feed(page)
     body = [row for row in reader.rows if row]
-    assert [row[0] for row in body] == 2 * ["LBEN γ=1", "MON", "LMT c=1", "Lip-NN"] + ["LBEN γ=1", "MON"]
-    assert [{len(row) for row in part} for part in (body[:4], body[4:8], body[8:])] == [{13}, {10}, {8}]
+    assert [row[0] for row in body] == 2 * ["LBEN γ=1", "MON", "Lip-NN"] + ["LBEN γ=1", "MON"]
+    assert [{len(row) for row in part} for part in (body[:3], body[3:6], body[6:])] == [{13}, {10}, {8}]
     assert all(cell.strip() for row in body for cell in row)
     bounded = body[0]
     assert NONE not in bounded
     assert bounded[1] == "2.36"
     assert bounded[7:9] == ["1", "1"]
-    assert NONE not in body[4]
-    assert all(NONE not in row for row in body[8:])
-    assert body[3][1] == "3.55"
-    assert float(body[7][9]) > 1  # an epoch of Lip-NN costs more than a plain one
+    assert NONE not in body[3]
+    assert all(NONE not in row for row in body[6:])
+    assert body[2][1] == "3.55"
+    assert float(body[5][9]) > 1  # an epoch of Lip-NN costs more than a plain one
     found = read_run(tiny)[1][0].measured
     assert float(bounded[2]) == pytest.approx(100 * found.error, abs=0.006)
     assert "A tiny &lt;run&gt;" in page
@@ -131,11 +131,11 @@ def test_an_unfinished_run_says_so(tiny: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny, tmp_path / "part")
     (tmp_path / "part" / "mon" / "result.json").unlink()
     page = write_report(tmp_path / "part")[1].read_text()
-    assert "1 of 4 rows are not finished" in page
-    for name in ("lben-gamma-1", "lmt-c-1", "lip-nn"):
+    assert "1 of 3 rows are not finished" in page
+    for name in ("lben-gamma-1", "lip-nn"):
         (tmp_path / "part" / name / "result.json").unlink()
     (tmp_path / "part" / "regions.json").unlink()
-    assert "4 of 4 rows are not finished" in write_report(tmp_path / "part")[1].read_text()
+    assert "3 of 3 rows are not finished" in write_report(tmp_path / "part")[1].read_text()
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def small_rows() -> list[Row]:
     return [row for row in small() if row.name not in others]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("row", small_rows(), ids=lambda row: slug(row.name))
 def test_every_kind_of_row_trains_two_epochs_and_its_bound_holds(row: Row, tmp_path: Path) -> None:
     with hasty():
@@ -141,7 +141,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
         run(longer, data, tmp_path)
     with pytest.raises(lben.InvalidFile, match="holds another run"):
         run(chosen[:1], data, tmp_path)
-    (tmp_path / "mon" / "result.json").write_text("{}")
+    (tmp_path / "unc" / "result.json").write_text("{}")
     with pytest.raises(lben.InvalidFile, match="not the result of a row"):
         run(chosen, data, tmp_path)
     with pytest.raises(lben.InvalidInput, match="different names"):
