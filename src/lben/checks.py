@@ -150,6 +150,14 @@ def finite(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
+def finite_in_time(u: Tensor) -> None:
+    """Pass a signal, times first, without NaN and infinity, or name the first time step that has one."""
+    bad = ~torch.isfinite(u).flatten(1).all(dim=1)
+    if bool(bad.any()):
+        t = int(bad.nonzero()[0, 0])
+        raise NotFinite(f"u holds NaN or infinity at time step {t} of {len(u)}: every entry must be finite.")
+
+
 def bounded(what: str, *matrices: Tensor) -> None:
     """Pass matrices whose eigenvalues can be asked for: of NaN some are an error of LAPACK, and others end the process.
 

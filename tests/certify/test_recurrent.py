@@ -179,3 +179,44 @@ def test_a_network_of_torch_carries_no_metric_and_gets_one() -> None:
     assert lben.certify(lben.from_rnn(tame)).holds
     step = lben.from_rnn(tame).weights().step()
     assert lben.tightest_bound(step, activation=lben.Tanh()).holds
+
+
+def test_a_supply_that_is_a_gain_is_proved_by_the_networks_own_metric() -> None:
+    """It was scaled as if the supply were gamma |du|^2 - |dy|^2 / gamma, and another was looked for."""
+    torch.manual_seed(0)
+    supply = lben.Dissipative([[-1.0]], [[0.0]], [[1e-4]])
+    net = lben.REN(1, 3, 4, 1, behaviour=supply, dtype=torch.float64).eval()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    found = lben.certify(net)
+    assert found
+    assert "its own P and lam" in str(found)
+
+
+def test_without_a_state_a_gain_can_be_refuted() -> None:
+    torch.manual_seed(0)
+    net = lben.REN(1, 0, 2, 1, behaviour=lben.Lipschitz(1.0), dtype=torch.float64)
+    assert lben.certify(net)
+    assert lben.certify(net, 1e-3).verdict == "fails"
+
+
+def test_what_incremental_gain_finds_makes_a_network() -> None:
+    torch.manual_seed(3)
+    net = lben.REN(2, 2, 3, 2, behaviour=lben.Lipschitz(5.0), dtype=torch.float64)
+    found = lben.incremental_gain(net)
+    assert found.gain is not None
+    weights = replace(net.weights().detach(), P=found.P, lam=found.lam)
+    again = lben.REN.from_weights(weights, behaviour=lben.Lipschitz(1.2 * found.gain))
+    u = torch.randn(6, 4, 2, dtype=torch.float64)
+    assert torch.allclose(again(u), net(u), atol=1e-8)
+    assert lben.certify(again)
+
+
+def test_a_signal_of_the_lower_bound_names_its_time_step() -> None:
+    net = lben.REN(2, 2, 3, 1, behaviour=lben.Lipschitz(1.0))
+    u = torch.zeros(6, 3, 2)
+    u[4, 1, 0] = torch.nan
+    with pytest.raises(lben.InvalidInput, match="time step 4 of 6"):
+        lben.lipschitz_lower_bound(net, u)
+    assert net(torch.zeros(6, 0, 2)).shape == (6, 0, 1)

@@ -290,5 +290,7 @@ def test_states_that_overflow_and_bounds_that_do_not_hold_are_named() -> None:
         free.parameterization.bx.fill_(1.0)
         with pytest.raises(lben.NotConverged, match=r"overflows at time step 5 of 20"):
             free(torch.zeros(20, 1, 1))
-    with pytest.raises(lben.BoundNotMet, match="does not prove"):
+    with pytest.raises(lben.BoundNotMet, match="norm of D must be below gamma"):
         lben.REN.from_weights(made().weights(), behaviour=lben.Lipschitz(1e-3))
+    with pytest.raises(lben.BoundNotMet, match="does not prove"):
+        lben.REN.from_weights(made().weights(), behaviour=lben.Contracting(1e-3))

@@ -174,10 +174,12 @@ def _surely_takes(
         stacked([[part, _zero(part)], [_zero(part), part]]) for part in (linear.A, linear.B, linear.C, linear.D)
     )
     given = Enclosed.exact(torch.cat([u.real, u.imag]))
-    x = solve(z - A, B @ given)
-    if x is None:
-        return False
-    y = C @ x + D @ given
+    y = D @ given
+    if n:
+        x = solve(z - A, B @ given)
+        if x is None:
+            return False
+        y = C @ x + y
     Q, S, R = (stacked([[p, _zero(p)], [_zero(p), p]]) for p in _supply(weights, claim, Enclosed.exact))
     cross = given.T @ (S @ y)
     total = y.T @ (Q @ y) + (cross + cross) + given.T @ (R @ given)

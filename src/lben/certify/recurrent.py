@@ -103,12 +103,19 @@ class RecurrentSubject:
         claim: Claim = gain if gain is not None else w.supply
         first = None
         if w.P is not None and w.lam is not None:
-            scale = gain if isinstance(claim, float) and gain is not None else 1.0
+            scale = self._scale(gain)
             first = self.check(scale * w.P, scale * w.lam, rate, claim, "its own P and lam", rigorous)
             if first.holds:
                 return first
         found = self.search(rate, claim, rigorous)
         return found if first is None or found.holds else replace(first, verdict=_weaker(first, found))
+
+    def _scale(self, gain: float | None) -> float:
+        """Of the weights' own P and lam, for gain^2 |du|^2 - |dy|^2, where their own supply has c |dy|^2."""
+        supply = self.weights.supply
+        if gain is None:
+            return 1.0
+        return gain if supply is None or self.weights.gamma is None else -1 / float(supply.Q[0, 0])
 
     def contraction(self, rigorous: bool) -> Dissipation:
         """The smallest rate that is found, with P and lam."""

@@ -47,9 +47,10 @@ def climb_signals(
 def _signals(weights: RENWeights, u: Tensor | None) -> Tensor | None:
     if u is None:
         return None
-    checks.width("u", checks.finite("u", checks.floating("u", u)), weights.in_features)
+    checks.width("u", checks.floating("u", u), weights.in_features)
     if u.dim() != 3 or 0 in u.shape:
         raise InvalidInput(f"u must have shape (times, batch, {weights.in_features}), not {tuple(u.shape)}.")
+    checks.finite_in_time(u)
     return u.detach().to("cpu", torch.float64)
 
 

@@ -142,7 +142,7 @@ class _Warm:
             found, success = attempt(self.quick, problem, self.last, False, self.burst)
         if not problem.operator.proved or not (success or within_rounding(found)):
             found = solve(self.solver, problem, on_failure=self.on_failure)
-        easily = found.iterations > 1 and float(found.residual.max()) < 0.2 * self.solver.tolerance
+        easily = found.iterations > 1 and bool((found.residual < 0.2 * self.solver.tolerance).all())
         self.burst = min(found.iterations - easily, _PATIENCE // 2)
         self.last = found if found.state is not None else None
         return found

@@ -14,7 +14,7 @@ from lben.activations.base import Activation, check_activation, refuse_blocks
 from lben.activations.scalar import ReLU
 from lben.certify.trajectories import Method, outputs, run
 from lben.described import Described, arguments, made
-from lben.errors import InvalidInput, NotConverged, NotFinite
+from lben.errors import InvalidInput, NotConverged
 from lben.implicit import Known, equilibrium
 from lben.numerics.transforms import as_it_is
 from lben.operators.dense import DenseOperator
@@ -116,8 +116,9 @@ class REN(Described):
     ) -> REN:
         """The network of these weights, if the P and lam that they carry prove the behaviour; raises BoundNotMet.
 
-        Every network that some P and lam prove can be made, but of a supply whose Q is singular and not zero, of which
-        a little is kept back. Without a behaviour any weights can be taken, and their P and lam are forgotten.
+        Every network that some P and lam prove can be made where Q is not singular. Where it is, as of `Passive()`, a
+        little of the supply is kept back, and networks that need the last 1e-3 of it are refused. Without a behaviour
+        any weights can be taken, and their P and lam are forgotten.
         """
         if not isinstance(weights, RENWeights):
             raise InvalidInput(f"An lben.RENWeights is needed, such as ren.weights(), not {type(weights).__name__}.")
@@ -303,10 +304,8 @@ class REN(Described):
                 f"u must have shape (times, batch, {self.in_features}) with at least one time step, not "
                 f"{tuple(u.shape)}; one step alone is .step(u, x)."
             )
-        bad = ~torch.isfinite(checks.peeled(u)).flatten(1).all(dim=1) if not checks.transformed() else None
-        if bad is not None and bool(bad.any()):
-            t = int(bad.nonzero()[0, 0])
-            raise NotFinite(f"u holds NaN or infinity at time step {t} of {len(u)}: every entry must be finite.")
+        if not checks.transformed():
+            checks.finite_in_time(checks.peeled(u))
 
     def _on_failure(self) -> OnFailure:
         return self.solver.on_failure or ("fallback" if self.training else "raise")

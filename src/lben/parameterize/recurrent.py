@@ -19,13 +19,14 @@ so every network that a V and a Lam prove is made by some free variables.
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from lben import checks
 from lben.errors import BoundNotMet, InvalidInput
-from lben.parameterize.behaviours import Behaviour, Contracting, Feedthrough
+from lben.parameterize.behaviours import Behaviour, Contracting, Feedthrough, Lipschitz
 from lben.parameterize.starts import copy_into, uniform
 from lben.weights.record import Sized
 from lben.weights.recurrent import RENWeights, Supply
@@ -166,7 +167,21 @@ class Promised(RecurrentForm):
         self._check_sweep(weights)
         if weights.P is None or weights.lam is None:
             raise InvalidInput("These weights carry no P and lam: lben.dissipation or lben.contraction finds them.")
-        w = weights.precise()
+        given = weights.precise()
+        assert given.P is not None
+        assert given.lam is not None
+        for scale in (1.0, 1.0 if not isinstance(self.behaviour, Lipschitz) else 1 / self.behaviour.gamma):
+            least = self._assign(replace(given, P=scale * given.P, lam=scale * given.lam))
+            if least > 0:  # with the second, P and lam are as incremental_gain finds them
+                return
+        raise BoundNotMet(
+            f"The metric of these weights does not prove {self.behaviour}: the smallest eigenvalue of the "
+            f"inequality is {least:.6g}.",
+            least,
+        )
+
+    def _assign(self, w: RENWeights) -> float:
+        """The smallest eigenvalue of the inequality; where it is above 0, the free variables are those of w."""
         assert w.P is not None
         assert w.lam is not None
         n, q = w.state_features, w.hidden_features
@@ -178,11 +193,7 @@ class Promised(RecurrentForm):
             H = H - bounding(self._kept().to(H), B2, D12, w.C2, w.D21, w.D22 if self.feedthrough else None)
         least = float(torch.linalg.eigvalsh(H)[0]) if len(H) else 1.0
         if not least > 0:
-            raise BoundNotMet(
-                f"The metric of these weights does not prove {self.behaviour}: the smallest eigenvalue of the "
-                f"inequality is {least:.6g}.",
-                least,
-            )
+            return least
         epsilon = min(float(self.epsilon), 0.5 * least)
         copy_into(self.epsilon, torch.tensor(epsilon))
         copy_into(self.X, torch.linalg.cholesky(H - float(self.epsilon) * torch.eye(2 * n + q).to(H)).T)
@@ -195,6 +206,7 @@ class Promised(RecurrentForm):
         _assign_biases(self, w)
         if self.D22 is not None:
             copy_into(self.D22, w.feedthrough() if self.through is None else self.through.free(w.feedthrough()))
+        return least
 
 
 class Free(RecurrentForm):
