@@ -294,3 +294,13 @@ def test_states_that_overflow_and_bounds_that_do_not_hold_are_named() -> None:
         lben.REN.from_weights(made().weights(), behaviour=lben.Lipschitz(1e-3))
     with pytest.raises(lben.BoundNotMet, match="does not prove"):
         lben.REN.from_weights(made().weights(), behaviour=lben.Contracting(1e-3))
+
+
+def test_a_behaviour_is_not_exchanged_and_times_are_not_taken_for_samples() -> None:
+    """It was: repr and files then said another gain than that of the weights."""
+    net = lben.REN(1, 2, 3, 1, behaviour=lben.Lipschitz(2.0))
+    with pytest.raises(lben.InvalidInput, match="cannot be changed"):
+        net.behaviour = lben.Lipschitz(1.0)
+    assert net.behaviour == lben.Lipschitz(2.0)
+    with pytest.raises(lben.InvalidInput, match="Samples would be taken for times"):
+        lben.train.fit(net, (torch.zeros(50, 4, 1), torch.zeros(50, 4, 1)))

@@ -82,7 +82,7 @@ class REN(Described):
         super().__init__()
         checks.placement(device, dtype)
         sizes = (in_features, state_features, hidden_features, out_features)
-        self.behaviour = check_behaviour(behaviour)
+        self._behaviour = check_behaviour(behaviour)
         self.parameterization: RecurrentForm = (
             Free(sizes, feedthrough, acyclic, dtype)
             if behaviour is None
@@ -134,6 +134,18 @@ class REN(Described):
         net.to(device=weights.A.device, dtype=weights.A.dtype)
         net.parameterization.assign(weights.detach().validate())
         return net
+
+    @property
+    def behaviour(self) -> Behaviour | None:
+        """What is promised of any two trajectories; None where nothing is."""
+        return self._behaviour
+
+    @behaviour.setter
+    def behaviour(self, behaviour: object) -> None:
+        raise InvalidInput(
+            "The behaviour of a network stands in how its weights are made, and cannot be changed: REN.from_weights("
+            "ren.weights(), behaviour=...) makes another of them, if they keep its promise."
+        )
 
     @property
     def in_features(self) -> int:

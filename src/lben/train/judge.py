@@ -152,9 +152,14 @@ def _equilibria(net: nn.Module, x: Tensor) -> tuple[int | None, float | None]:
 
 
 def check_network(net: nn.Module) -> nn.Module:
-    """`net` if it is a network."""
+    """`net` if it is a network of samples; one of signals has its times where others have samples."""
     if not isinstance(net, nn.Module):
         raise InvalidInput(f"A network is needed, a torch.nn.Module, not {type(net).__name__}.")
+    if hasattr(net, "state_features"):
+        raise InvalidInput(
+            f"Samples would be taken for times: a {type(net).__name__} takes signals, (times, batch, features), and is "
+            "trained in a loop of your own, which the README shows."
+        )
     return net
 
 
