@@ -189,3 +189,12 @@ def agree(what: str, description: dict[str, Any], own: dict[str, Any]) -> None:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"
+
+
+def fill(net: Described, described: dict[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype) -> None:
+    """Give a network that was made from a description these tensors, if it is what is described."""
+    net.to(dtype)
+    agree(type(net).__name__, described, net.describe())
+    with torch.no_grad():
+        for path, tensor in stored_tensors(net).items():
+            tensor.copy_(tensors[path])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lben.activations.description import build_activation
-from lben.described import agree, stored_tensors
+from lben.described import fill
 from lben.dynamics.ren import REN
 from lben.errors import InvalidFile
 from lben.parameterize.behaviours import build_behaviour
@@ -29,10 +29,6 @@ def build_ren(described: dict[str, Any], tensors: dict[str, Tensor], dtype: torc
     options["activation"] = build_activation(options["activation"])
     options["solver"] = build_solver(options["solver"])
     net = REN._restore(options, tensors)
-    net.to(dtype)
-    agree(REN.__name__, described, net.describe())
-    with torch.no_grad():
-        for path, tensor in stored_tensors(net).items():
-            tensor.copy_(tensors[path])
+    fill(net, described, tensors, dtype)
     net.validate()
     return net

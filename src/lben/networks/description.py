@@ -13,7 +13,7 @@ from lben import checks
 from lben.activations.base import Activation
 from lben.activations.description import build_activation, is_own_activation
 from lben.activations.scalar import Elementwise
-from lben.described import agree, stored_tensors
+from lben.described import fill
 from lben.errors import InvalidFile, InvalidInput
 from lben.networks.base import BaseNetwork
 from lben.networks.convolutional import ConvLBEN, ConvMON, ConvUnconstrainedEN
@@ -51,11 +51,7 @@ def build_network(
 ) -> BaseNetwork:
     """The network, made only once all that is said of it agrees with its tensors; no random stream is moved."""
     net = cls._restore(_options(described, tensors), tensors)
-    net.to(dtype)
-    agree(cls.__name__, described, net.describe())
-    with torch.no_grad():
-        for path, tensor in stored_tensors(net).items():
-            tensor.copy_(tensors[path])
+    fill(net, described, tensors, dtype)
     net.validate()
     return net
 

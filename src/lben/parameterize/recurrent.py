@@ -170,10 +170,12 @@ class Promised(RecurrentForm):
         given = weights.precise()
         assert given.P is not None
         assert given.lam is not None
-        for scale in (1.0, 1.0 if not isinstance(self.behaviour, Lipschitz) else 1 / self.behaviour.gamma):
-            least = self._assign(replace(given, P=scale * given.P, lam=scale * given.lam))
-            if least > 0:  # with the second, P and lam are as incremental_gain finds them
-                return
+        least = self._assign(given)
+        if not least > 0 and isinstance(self.behaviour, Lipschitz):  # P and lam may be as incremental_gain finds them
+            gamma = self.behaviour.gamma
+            least = self._assign(replace(given, P=given.P / gamma, lam=given.lam / gamma))
+        if least > 0:
+            return
         raise BoundNotMet(
             f"The metric of these weights does not prove {self.behaviour}: the smallest eigenvalue of the "
             f"inequality is {least:.6g}.",

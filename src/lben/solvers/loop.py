@@ -29,16 +29,14 @@ def solve(
     keep_history: bool = False,
     on_failure: OnFailure = "raise",
     first_burst: int | None = None,
-    look: bool = True,
 ) -> Solved:
     """Run a solver until every sample has converged, and deal with those that have not.
 
-    `first_burst` says after how many iterations the residual is first worth a look, and `look` whether the start may be
-    good enough by itself.
+    `first_burst` says after how many iterations the residual is first worth a look.
     """
     checks.flag("keep_history", keep_history)
     with torch.no_grad():
-        found = None if start is None or not look else _look(solver, problem, start, keep_history)
+        found = None if start is None else _look(solver, problem, start, keep_history)
         solution, success = found or attempt(solver, problem, start, keep_history, first_burst)
         proved = problem.operator.proved
         if success and proved:
