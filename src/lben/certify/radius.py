@@ -27,6 +27,7 @@ from lben.weights.stages import Stack
 
 _SMALLEST = 1e-290  # below it underflow takes digits from a radius
 _SQRT2 = math.nextafter(math.sqrt(2), 2)
+_ENTRIES = 2**27  # on the way of a batch through the network
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +118,7 @@ def certified_radius(
     batch = evaluator.flat(x).shape[:-1]
     labels = None if y is None else check_labels(y, tuple(batch), classes)
     pairs = _kept_bounds(net, subject, progress) if pairwise else Pairs(_joint_bounds(subject), None)
-    known = _known(evaluator, rows, method, pairs)
+    known = _known(evaluator, rows, method, pairs, progress)
     predicted, radius = known.predicted, known.radius
     root = 1.0 if norm == "2" else math.sqrt(rows.shape[1])
     if local:
@@ -203,17 +204,24 @@ def check_sizes(name: str, sizes: Sequence[float] | Tensor) -> Tensor:
     return values
 
 
-def _known(evaluator: Evaluator, rows: Tensor, solver: Solver, pairs: Pairs) -> Known:
+def _known(evaluator: Evaluator, rows: Tensor, solver: Solver, pairs: Pairs, progress: bool | None) -> Known:
     """Classes, how far they are above the others, and the radii that global bounds of pairs prove."""
-    result = evaluator.evaluate(rows, solver)
-    predicted = result.y.argmax(dim=-1)
+    parts = rows.split(max(1, _ENTRIES // evaluator.subject.labour))  # of a deep stack all at once would take 20 GB
+    found = [_gaps(evaluator, part, solver) for part in track(parts, "Outputs", len(parts), show=progress)]
+    predicted, gap = (torch.cat(tensors) for tensors in zip(*found, strict=True))
     at = torch.arange(len(rows))
-    gap = result.y[at, predicted][:, None] - result.y
-    gap -= result.pair_error(predicted)
     radius = gap / pairs.gamma[predicted]
     radius[at, predicted] = math.inf
     radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0)
     return Known(predicted, gap, radius, pairs.gamma, pairs.lam)
+
+
+def _gaps(evaluator: Evaluator, rows: Tensor, solver: Solver) -> tuple[Tensor, Tensor]:
+    """Classes, and by how much at least their outputs are above the others, shape (batch, p)."""
+    result = evaluator.evaluate(rows, solver)
+    predicted = result.y.argmax(dim=-1)
+    gap = result.y.gather(1, predicted[:, None]) - result.y
+    return predicted, gap - result.pair_error(predicted)
 
 
 def _wider(
