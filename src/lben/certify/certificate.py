@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -69,10 +70,8 @@ class LowerBound(NoVerdict):
 
     def __str__(self) -> str:
         truth = "proved" if self.proved else "observed; without a metric nothing is proved of these outputs"
-        where = place(self.domain)
-        return (
-            f"Two inputs show a Lipschitz constant of at least {at_least(self.value)}, measured at {where} ({truth})."
-        )
+        shown = "signals show a gain" if self.inputs.dim() == 3 else "inputs show a Lipschitz constant"
+        return f"Two {shown} of at least {at_least(self.value)}, measured at {place(self.domain)} ({truth})."
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +106,14 @@ class Certificate(Judged):
             "fails": "not proved by this metric",
             "undecided": "neither proved nor refuted by this check",
         }[self.verdict]
+        return f"{claim}: {status} ({self._margin}{self.method})."
+
+    @property
+    def _margin(self) -> str:
+        if math.isnan(self.margin):  # where no one matrix stands behind the verdict
+            return ""
         lost = (self.margin > 0) != self.holds and self.verdict != "undecided"
-        margin = "a margin that rounding hides" if lost else f"margin {self.margin:.3g}"
-        return f"{claim}: {status} ({margin}, {self.method})."
+        return "a margin that rounding hides, " if lost else f"margin {self.margin:.3g}, "
 
 
 @dataclass(frozen=True)
@@ -132,8 +136,7 @@ class StackCertificate(Certificate):
 
     def __str__(self) -> str:
         parts = [f"\n  {at_most(factor.bound)}: {factor.name} ({factor.method})" for factor in self.factors]
-        said = super().__str__().replace("margin nan, ", "").replace("a margin that rounding hides, ", "")
-        return said + "".join(parts)
+        return super().__str__() + "".join(parts)
 
 
 def confirmed(gamma: float, method: str, prove: Callable[[float], Certificate]) -> Certificate:

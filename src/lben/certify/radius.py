@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from lben import checks
 from lben.activations.base import Activation
-from lben.certify.certificate import Domain, NoVerdict
+from lben.certify.certificate import Domain, NoVerdict, place
 from lben.certify.evaluator import PRECISE, Evaluator, placed
 from lben.certify.locality import Locality, Norm
 from lben.certify.reaching import Reach
 from lben.certify.subject import Examined, Subject
 from lben.errors import InvalidInput
-from lben.numerics.rounding import undisturbed
+from lben.numerics.rounding import at_least, undisturbed
 from lben.progress import track
 from lben.solvers.base import Solver, check_solver
 from lben.weights.record import Record, same
@@ -47,6 +47,18 @@ class CertifiedRadius(NoVerdict):
     bounds: Tensor
     norm: Norm = "2"
 
+    def __str__(self) -> str:
+        sizes = self.radius.reshape(-1)
+        if len(sizes) == 0:
+            return "No radii: there was no input."
+        low, middle, high = (at_least(float(value)) for value in (sizes.min(), sizes.median(), sizes.max()))
+        kind = "l2" if self.norm == "2" else "l-infinity"
+        nothing = int((sizes == 0).sum())
+        return (
+            f"{len(sizes)} certified {kind} radii from {low} to {high}, the median {middle}, "
+            f"measured at {place(self.domain)}; {nothing} of them are 0."
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class CertifiedAccuracy(NoVerdict):
@@ -55,6 +67,13 @@ class CertifiedAccuracy(NoVerdict):
     radii: Tensor
     accuracy: Tensor
     domain: Domain
+
+    def __str__(self) -> str:
+        parts = [
+            f"{at_least(100 * share)} % within {size:g}"
+            for size, share in zip(self.radii.tolist(), self.accuracy.tolist(), strict=True)
+        ]
+        return f"Right, and proved to stay so: {', '.join(parts)}, measured at {place(self.domain)}."
 
 
 class Known(NamedTuple):
