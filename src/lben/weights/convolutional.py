@@ -169,7 +169,7 @@ class ConvWeights(ConvSizes, Record):
     ``z.reshape(..., *geometry.shape, channels)``.
 
     Args:
-        T: a kernel, of shape (C, C, l, l), l odd; 2 k - 1 in networks of lben's.
+        T: a kernel, of shape (C, C, l, l), l odd; in a `ConvLBEN` and a `ConvMON` it is 2 k - 1.
         U: a kernel, of shape (C, c, k, k), k odd.
         bz: one a channel, of shape (C,).
         Wo: of shape (p, C, height/pool, width/pool).
