@@ -217,7 +217,7 @@ class ODE(Dynamics, nn.Module):
     Examples:
         Under constant input it comes to rest where the network's equilibrium is.
 
-        >>> ode = lben.ODE(lben.LBEN(1, 2, 1, gamma=1.0))
+        >>> ode = lben.ODE(lben.LBEN(1, 2, 1, gamma=1.0, activation=lben.Tanh()))
         >>> x = torch.ones(1, 1)
         >>> v = ode.simulate(x, torch.zeros(1, 2), torch.linspace(0, 9, 4))
         >>> v.shape, torch.allclose(v[-1], ode.equilibrium(x), atol=1e-3)
