@@ -33,11 +33,11 @@ from lben.weights.stages import Equilibrium, Shape, Stage
 class Exported(nn.Module):
     """A network in plain operations and constants: what `lben.export` makes.
 
-    Calling it with x, of shape (batch, *in_shape) or rows (batch, features), returns y, of shape (batch, *out_shape),
-    and a residual for every sample, of shape (batch,): ``|z - s|/|s|`` with s = sigma(W z + U x + bz) for the z that y
-    was read from (the largest, where there are several equilibria; 0 where there is none to find). It is infinite where
-    x lies outside the domain, by more than a millionth of its size, and NaN where x is not finite: nothing is promised
-    there.
+    Calling it with x, of shape ``(batch, *in_shape)`` or rows (batch, features), returns y, of shape
+    ``(batch, *out_shape)``, and a residual for every sample, of shape (batch,): ``|z - s|/|s|`` with
+    s = sigma(W z + U x + bz) for the z that y was read from (the largest, where there are several equilibria; 0 where
+    there is none to find). It is infinite where x lies outside the domain, by more than a millionth of its size, and
+    NaN where x is not finite: nothing is promised there.
 
     Args:
         chain: the parts, one after another.
@@ -105,10 +105,10 @@ class Exported(nn.Module):
         """y and a residual for every sample.
 
         Args:
-            x: of shape (batch, *in_shape), or rows (batch, features), in float32 or float64.
+            x: of shape ``(batch, *in_shape)``, or rows (batch, features), in float32 or float64.
 
         Returns:
-            y, of shape (batch, *out_shape), and the residuals, of shape (batch,).
+            y, of shape ``(batch, *out_shape)``, and the residuals, of shape (batch,).
 
         Raises:
             InvalidInput: if x holds no floating-point numbers.

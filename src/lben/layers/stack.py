@@ -22,7 +22,7 @@ from lben.weights.stages import Shape, Stack, Stage, Sum
 class Sequential(nn.Sequential):
     """An `nn.Sequential` whose Lipschitz bound is known: certificates, radii, attacks and files take it as a network.
 
-    Inputs have shape (batch, *in_shape), or are rows of as many features.
+    Inputs have shape ``(batch, *in_shape)``, or are rows of as many features.
 
     Args:
         *stages: layers of lben's (`LBEN`, `ImageLBEN`, `SLL`, `ConvSLL`, `Sandwich`, `ConvSandwich`, `MaxMin`, ..),
@@ -109,7 +109,7 @@ class Sequential(nn.Sequential):
         """The stages, one after another.
 
         Args:
-            x: of shape (batch, *in_shape), or rows of as many features.
+            x: of shape ``(batch, *in_shape)``, or rows of as many features.
 
         Returns:
             What the last stage gives.

@@ -193,7 +193,7 @@ class ImageWeights(Record):
             x: rows of features.
 
         Returns:
-            Images of shape (batch, c, *shape).
+            Images of shape ``(batch, c, *shape)``.
         """
         return F.pad(x.reshape(len(x), *self.in_shape), (self.padding,) * 4)
 
@@ -204,7 +204,7 @@ class ImageWeights(Record):
             z: rows of hidden units.
 
         Returns:
-            Images of shape (batch, C, *shape).
+            Images of shape ``(batch, C, *shape)``.
         """
         images = z.reshape(len(z), *self.hidden_shape, self.channels).permute(0, 3, 1, 2)
         return F.pad(images, (self.padding,) * 4) if self.inner else images
@@ -213,7 +213,7 @@ class ImageWeights(Record):
         """The reverse of `hidden_images`; rows are kept batch by batch in memory, as operators want them.
 
         Args:
-            images: of shape (batch, C, *shape).
+            images: of shape ``(batch, C, *shape)``.
 
         Returns:
             Rows of hidden units.
@@ -225,7 +225,7 @@ class ImageWeights(Record):
         """Rows of images without their padding.
 
         Args:
-            images: of shape (batch, channels, *shape).
+            images: of shape ``(batch, channels, *shape)``.
 
         Returns:
             Rows of features.
@@ -236,7 +236,7 @@ class ImageWeights(Record):
         """Images without their padding.
 
         Args:
-            images: of shape (batch, channels, *shape).
+            images: of shape ``(batch, channels, *shape)``.
 
         Returns:
             Images of shape (batch, channels, h, w).
@@ -258,7 +258,7 @@ class ImageWeights(Record):
             x: rows or images.
 
         Returns:
-            Images of shape (batch, *out_shape).
+            Images of shape ``(batch, *out_shape)``.
         """
         y = circular(self.hidden_images(z), self.Wo) + self.by[:, None, None]
         y = self.without_padding(y if self.D is None else y + circular(self.padded(x), self.D))
