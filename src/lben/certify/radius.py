@@ -32,13 +32,19 @@ _ENTRIES = 2**27  # on the way of a batch through the network
 
 @dataclass(frozen=True, eq=False)
 class CertifiedRadius(NoVerdict):
-    """A radius for each input, in `norm`, below which its class cannot change.
+    """A radius for each input, below which its class cannot change: `certified_radius` returns it.
 
-    radius: shape of the batch; 0 where nothing is proved, or where the class is not the given label.
-    predicted: the class, shape of the batch.
-    domain: what the radii measure: distances at the network's input, or in pixels.
-    bounds: Lipschitz bounds of the differences of two outputs, in `domain` and `norm`, shape (p, p).
-    norm: "2", or "inf" where each feature may move by the radius.
+    Attributes:
+        radius: of the shape of the batch; 0 where nothing is proved, or where the class is not the given label.
+        predicted: the class, of the shape of the batch.
+        domain: what the radii measure: distances at the network's "input", or in "pixels".
+        bounds: Lipschitz bounds of the differences of two outputs, in `domain` and `norm`, of shape (p, p).
+        norm: "2", or "inf" where each feature may move by the radius.
+
+    Examples:
+        >>> found = lben.certified_radius(lben.LBEN(2, 4, 3, gamma=1.0), torch.randn(5, 2))
+        >>> found.radius.shape, found.bounds.shape, bool((found.radius >= 0).all())
+        (torch.Size([5]), torch.Size([3, 3]), True)
     """
 
     radius: Tensor
@@ -62,7 +68,22 @@ class CertifiedRadius(NoVerdict):
 
 @dataclass(frozen=True, eq=False)
 class CertifiedAccuracy(NoVerdict):
-    """The share of inputs that keep the right class under every perturbation up to each radius, in `domain`."""
+    """The share of inputs that keep the right class under every perturbation up to each radius.
+
+    `certified_accuracy` returns it.
+
+    Attributes:
+        radii: the radii asked for, of shape (K,).
+        accuracy: the share at each of them, of shape (K,).
+        domain: what the radii measure: distances at the network's "input", or in "pixels".
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 3, gamma=1.0)
+        >>> x, y = torch.randn(8, 2), torch.zeros(8, dtype=torch.int64)
+        >>> found = lben.certified_accuracy(net, x, y, [0.0, 0.5, 1000.0])
+        >>> bool((found.accuracy.diff() <= 0).all()), float(found.accuracy[-1])
+        (True, 0.0)
+    """
 
     radii: Tensor
     accuracy: Tensor
@@ -110,18 +131,41 @@ def certified_radius(
 ) -> CertifiedRadius:
     """For each x, a distance within which the class cannot change: min over j of (y_i - y_j - error) / gamma_ij.
 
-    x: as the network takes it, shape (..., d), on any device: all is computed in double precision on the CPU, and the
-        result lies where x does. y: labels, if a wrong class is to count as radius 0.
-    pairwise: gamma_ij is the tightest bound of y_i - y_j alone (for a convolution, that among the multiples of the
-        metric that is best for the network); else sqrt(2) times that of the network, its gamma where it has one.
-        Pairwise bounds are computed once for a network and kept until a weight changes.
-    local: also look at each x: within a radius most units cannot leave their branch, and the others see narrower slopes
-        (`local_bound`), so that more is true than everywhere. Never less than without it, and slower: for dense
-        networks and dense stacks with activations of the table, others raise InvalidInput.
-    norm: "2", or "inf", where each feature may move by the radius: that of "2" over sqrt(d), and more where `local`.
-    solver: how equilibria are found; by default to a tolerance of 1e-12. What it leaves open is bounded and
-        subtracted: a loose tolerance costs radius, never truth.
-    progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
+    Args:
+        net: a network, a stack (`Sequential`), or bare weights.
+        x: as the network takes it, of shape (..., d), on any device, where the result lies, too; all is computed in
+            double precision on the CPU.
+        y: labels, integers of the shape of the batch, if a wrong class is to count as radius 0.
+        pairwise: gamma_ij is the tightest bound of y_i - y_j alone (for a convolution, that among the multiples of the
+            metric that is best for the network); else sqrt(2) times that of the network, its gamma where it has one.
+            Pairwise bounds are computed once for a network and kept until a weight changes.
+        local: also look at each x: within a radius most units cannot leave their branch, and the others see narrower
+            slopes (`local_bound`), so that more is true than everywhere. Never less than without it, and slower: for
+            dense networks and dense stacks with activations of the table.
+        norm: "2", or "inf", where each feature may move by the radius: that of "2" over sqrt(d), and more where
+            `local`.
+        domain: what the radii measure: "input", or "pixels", before the network's `Normalize`.
+        solver: how equilibria are found; None: to a tolerance of 1e-12. What it leaves open is bounded and counted: a
+            loose one costs precision, never truth.
+        progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
+
+    Returns:
+        A `CertifiedRadius`.
+
+    Raises:
+        InvalidInput: if x, y or an option does not fit, or the network has one output.
+        NotWellPosed: where no metric proves an equilibrium.
+
+    Examples:
+        No attack within the radius can change the class.
+
+        >>> net = lben.LBEN(2, 4, 3, gamma=1.0).eval()
+        >>> x = torch.randn(5, 2)
+        >>> found = lben.certified_radius(net, x)
+        >>> step = torch.nn.functional.normalize(torch.randn(5, 2)) * 0.99 * found.radius[:, None].float()
+        >>> torch.equal(net(x + step).argmax(dim=1), found.predicted)
+        True
     """
     checks.flag("pairwise", pairwise)
     checks.flag("local", local)
@@ -167,9 +211,38 @@ def certified_accuracy(
     progress: bool | None = None,
     activation: Activation | None = None,
 ) -> CertifiedAccuracy:
-    """The share of x whose class is y and is proved to stay so under every perturbation up to each of `radii`.
+    """The share of x whose class is y and is proved to stay so under every perturbation up to each of some radii.
 
-    Options are those of `certified_radius`.
+    Args:
+        net: a network, a stack (`Sequential`), or bare weights.
+        x: as the network takes it, of shape (..., d), on any device, where the result lies, too; all is computed in
+            double precision on the CPU.
+        y: labels, integers of the shape of the batch.
+        radii: sizes of perturbations, finite and not negative, in `domain` and `norm`.
+        pairwise: whether to use the bound of each difference of two outputs, as `certified_radius` does.
+        local: whether to look around each x, as `certified_radius` does: larger radii, slower.
+        norm: "2", or "inf", where each feature may move by the radius.
+        domain: what the radii measure: "input", or "pixels", before the network's `Normalize`.
+        solver: how equilibria are found; None: to a tolerance of 1e-12. What it leaves open is bounded and counted: a
+            loose one costs precision, never truth.
+        progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
+
+    Returns:
+        A `CertifiedAccuracy`.
+
+    Raises:
+        InvalidInput: if an argument does not fit, or x is empty.
+        NotWellPosed: where no metric proves an equilibrium.
+
+    Examples:
+        A trained network of the package, on four digits.
+
+        >>> net, digits = lben.pretrained("mnist-gamma-1"), lben.data.embedded_mnist()
+        >>> x, y = lben.data.pixels(digits.test_images[:4]), digits.test_labels[:4]
+        >>> found = lben.certified_accuracy(net, x, y, [0.1, 0.5], pairwise=False, domain="pixels")
+        >>> found.accuracy.tolist()
+        [1.0, 1.0]
     """
     sizes = check_sizes("radii", radii)
     if y is None:
