@@ -69,6 +69,9 @@ wheel: $(READY)  ## build the source archive and the wheel, into dist
 	rm -rf dist
 	$(BIN)/python -m build --quiet
 
+release-check: $(READY)  ## build what is published, and try it in clean environments: many minutes
+	$(BIN)/python scripts/release_check.py
+
 clean:  ## remove everything that was made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

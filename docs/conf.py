@@ -51,7 +51,7 @@ copybutton_exclude = ".linenos, .gp"
 
 def mathml(tex: str, *, block: bool = False) -> str:
     """A formula, with the slash of 1/2 as narrow as TeX sets it."""
-    return str(tex2mathml(tex, as_block=block)).replace("<mo>/</mo>", '<mo lspace="0" rspace="0">/</mo>')
+    return str(tex2mathml(tex, as_block=block)).replace('<mo stretchy="false">/', '<mo lspace="0" rspace="0">/')
 
 
 def inline_formula(writer: Any, node: nodes.Node) -> None:
