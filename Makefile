@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo pendulum feedforward controller identification observer youla lightning skorch pictures test test-slow lint types bench wheel clean
+.PHONY: help demo pendulum feedforward controller identification observer youla lightning skorch pictures test test-slow lint types bench docs wheel release-check clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -62,9 +62,15 @@ types: $(READY)  ## check types
 bench: $(READY)  ## measure speed ratios and write benchmarks/results
 	$(BIN)/python benchmarks/run.py
 
+docs: $(READY)  ## build the site, offline and with every warning an error, into build/site
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/site
+
 wheel: $(READY)  ## build the source archive and the wheel, into dist
 	rm -rf dist
 	$(BIN)/python -m build --quiet
+
+release-check: $(READY)  ## build what is published, and try it in clean environments: many minutes
+	$(BIN)/python scripts/release_check.py
 
 clean:  ## remove everything that was made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
