@@ -47,10 +47,10 @@ def run(*words: object, folder: Path) -> str:
 
 
 def environment(folder: Path, *wanted: object) -> Path:
-    """A clean environment with what is wanted, and its folder of commands."""
-    venv.create(folder, with_pip=True)
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run(*pip, "-c", ROOT / "constraints.txt", *wanted, folder=folder)
+    """A clean environment with what is wanted, and its folder of commands; nothing is compiled that is not imported."""
+    venv.create(folder)
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet", "--no-compile"]
+    run(*pip, "--disable-pip-version-check", "-c", ROOT / "constraints.txt", *wanted, folder=folder)
     return folder / "bin"
 
 
