@@ -7,6 +7,7 @@ all of them, each in an environment of its own, through constraints.txt. In each
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -39,8 +40,9 @@ TRY = {  # after the fifteen lines, whose X and y are digits
 
 
 def run(*words: object, folder: Path) -> str:
-    """What a command says; if it fails, all it says, and the end."""
-    done = subprocess.run([str(word) for word in words], cwd=folder, capture_output=True, text=True, check=False)
+    """What a command says; if it fails, all it says, and the end. One thread: several that wait for a core take long."""
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*map(str, words)], cwd=folder, env=alone, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, words))[:200]}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     return done.stdout
