@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
+from matplotlib import pyplot as plt
 
 from tests.problems import ROOT
 
@@ -24,8 +24,6 @@ def each(paths: list[Path]) -> pytest.MarkDecorator:
 def run(path: Path) -> int:
     """Execute all cells in one namespace, and draw every figure that they make; how many figures there were."""
     mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     with mpl.rc_context():
         names: dict[str, object] = {"__name__": "__main__"}
         for number, cell in enumerate(CELL.findall(path.read_text("utf-8"))):
@@ -64,7 +62,7 @@ def test_the_cells_compile_assert_and_share_one_look(path: Path) -> None:
     assert len(cells) == text.count("```{code-cell}") >= 8
     for cell in cells:
         compile(cell, path.name, "exec")
-        assert max(map(len, cell.splitlines())) <= 120
+        assert max(map(len, cell.splitlines())) <= 100
     assert cells[0] == CELL.findall(TUTORIALS[0].read_text("utf-8"))[0]
     assert sum(cell.count("assert ") for cell in cells) >= 3
     assert not re.search(r"\b_[a-z]\w*\.|\._[a-z]", "".join(cells)), "a private name"
@@ -77,7 +75,5 @@ def test_the_quickest_tutorials_run(path: Path) -> None:
 
 @pytest.mark.slow
 @each(TUTORIALS)
-def test_every_tutorial_runs_within_two_minutes(path: Path) -> None:
-    started = time.process_time()
+def test_every_tutorial_runs(path: Path) -> None:
     assert run(path) >= 1
-    assert time.process_time() - started < 240, "two cores for two minutes"
