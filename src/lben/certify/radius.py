@@ -16,8 +16,9 @@ from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict
 from lben.certify.evaluator import PRECISE, Evaluator, placed
 from lben.certify.locality import Locality, Norm
-from lben.certify.reaching import Reach
 from lben.certify.subject import Examined, Subject
+from lben.certify.widening import Known, Told, Widening
+from lben.certify.witness import BallProof
 from lben.errors import InvalidInput
 from lben.numerics.rounding import undisturbed
 from lben.progress import track
@@ -56,17 +57,6 @@ class CertifiedAccuracy(NoVerdict):
     domain: Domain
 
 
-class Known(NamedTuple):
-    """What is known before local bounds are asked for: classes, gaps, radii, and bounds of pairs
-    with, where there are, their metrics."""
-
-    predicted: Tensor
-    gap: Tensor
-    radius: Tensor
-    bounds: Tensor
-    metrics: Tensor | None
-
-
 class Pairs(NamedTuple):
     """Bounds of the differences of two outputs, shape (p, p), and the metrics behind them, (p, p, n), where known."""
 
@@ -82,10 +72,12 @@ def certified_radius(
     *,
     pairwise: bool = True,
     local: bool = False,
+    rigorous: bool = False,
     norm: Norm = "2",
     domain: Domain = "input",
     solver: Solver | None = None,
     progress: bool | None = None,
+    found: Told | None = None,
     activation: Activation | None = None,
 ) -> CertifiedRadius:
     """For each x, a distance within which the class cannot change: min over j of (y_i - y_j - error) / gamma_ij.
@@ -101,10 +93,21 @@ def certified_radius(
     norm: "2", or "inf", where each feature may move by the radius: that of "2" over sqrt(d), and more where `local`.
     solver: how equilibria are found; by default to a tolerance of 1e-12. What it leaves open is bounded and
         subtracted: a loose tolerance costs radius, never truth.
+    rigorous: with `local`, prove every radius again in ball arithmetic, from weights and input to the last
+        inequality (python-flint, extra `sdp`; ReLU, LeakyReLU and Identity). Where that fails, what is returned is a
+        radius up to 1 % less, or what global bounds prove in balls, or 0. RIGOROUS_COST
     progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
+    found: is called with the numbers of some inputs, of the flattened batch, and their radii, both of shape (k,), as
+        soon as those are known; each input comes once. What it raises ends the search.
+    activation: for bare weights; ReLU if not given.
+
+    >>> net = lben.LBEN(4, 6, 3, gamma=1.0)
+    >>> radius = lben.certified_radius(net, torch.zeros(2, 4), local=True).radius
     """
     checks.flag("pairwise", pairwise)
     checks.flag("local", local)
+    if checks.flag("rigorous", rigorous) and not local:
+        raise InvalidInput("rigorous=True proves local radii: ask for local=True as well.")
     checks.choice("norm", norm, ("2", "inf"))
     evaluator = Evaluator.of(net, activation)
     evaluator.require_proof()
@@ -118,19 +121,37 @@ def certified_radius(
     labels = None if y is None else check_labels(y, tuple(batch), classes)
     pairs = _kept_bounds(net, subject, progress) if pairwise else Pairs(_joint_bounds(subject), None)
     known = _known(evaluator, rows, method, pairs)
-    predicted, radius = known.predicted, known.radius
-    root = 1.0 if norm == "2" else math.sqrt(rows.shape[1])
-    if local:
-        asked = radius > 0 if labels is None else (radius > 0) & (predicted == labels)
-        radius = _wider(Locality.of(subject), rows, method, known, asked, norm, progress)
-    else:
-        radius = radius / root
-    radius = radius * (scale * (1 - 1e-12))
-    radius = torch.where(radius > _SMALLEST, radius, 0.0)
+    predicted, asked = known.predicted, known.radius > 0
     if labels is not None:
-        radius = torch.where(predicted == labels, radius, 0.0)
+        asked = asked & (predicted == labels)
+    root = 1.0 if norm == "2" else math.sqrt(rows.shape[1])
+    told = _teller(found, scale, x.device)
+    if local:
+        locality = Locality.of(subject)
+        proof = BallProof(locality) if rigorous else None
+        radius = Widening(locality, rows, method, known, norm, proof).run(asked, told, progress)
+    else:
+        radius = torch.where(asked, known.radius / root, 0.0)
+        told(torch.arange(len(rows)), radius)
+    radius = _in_domain(radius, scale)
     bounds = pairs.gamma / scale * (1 + 1e-15) * (1.0 if norm == "2" else root * (1 + 1e-15))
     return placed(CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds, norm), x.device)
+
+
+def _in_domain(radius: Tensor, scale: float) -> Tensor:
+    """Radii at the network's input in units of what is `scale` times as long, rounded down."""
+    radius = radius * (scale * (1 - 1e-12))
+    return torch.where(radius > _SMALLEST, radius, 0.0)
+
+
+def _teller(found: Told | None, scale: float, device: torch.device) -> Told:
+    """Hands radii at the network's input on, as the user reads them."""
+
+    def told(index: Tensor, radius: Tensor) -> None:
+        if found is not None and len(index):
+            found(index.to(device), _in_domain(radius, scale).to(device))
+
+    return told
 
 
 def certified_accuracy(
@@ -141,6 +162,7 @@ def certified_accuracy(
     *,
     pairwise: bool = True,
     local: bool = False,
+    rigorous: bool = False,
     norm: Norm = "2",
     domain: Domain = "input",
     solver: Solver | None = None,
@@ -160,6 +182,7 @@ def certified_accuracy(
         y,
         pairwise=pairwise,
         local=local,
+        rigorous=rigorous,
         norm=norm,
         domain=domain,
         solver=solver,
@@ -214,38 +237,6 @@ def _known(evaluator: Evaluator, rows: Tensor, solver: Solver, pairs: Pairs) -> 
     radius[at, predicted] = math.inf
     radius = torch.nan_to_num(radius.amin(dim=-1), nan=0.0).clamp(min=0)
     return Known(predicted, gap, radius, pairs.gamma, pairs.lam)
-
-
-def _wider(
-    locality: Locality,
-    rows: Tensor,
-    solver: Solver,
-    known: Known,
-    asked: Tensor,
-    norm: Norm,
-    progress: bool | None,
-) -> Tensor:
-    """The radii, those that are asked for by local bounds, the others as they are known."""
-    root = 1.0 if norm == "2" else math.sqrt(rows.shape[1])
-    index, found = asked.nonzero()[:, 0], known.radius / root
-    units, classes, metrics = locality.frame.lam, len(locality.outputs), known.metrics
-    if metrics is None or metrics.shape[-1] != len(units):
-        begin = units.expand(classes, classes, -1)
-    else:
-        begin = locality.metric(metrics)
-    for part in locality.parts(len(index), progress):
-        some = index[part]
-        chosen, allowed, at = known.predicted[some], known.gap[some], torch.arange(len(some))
-        allowed[at, chosen] = math.inf
-        pairs = locality.outputs[chosen][:, None] - locality.outputs
-        near = locality.near(rows[some], solver)
-        radius = Reach(locality, near, pairs, allowed, begin[chosen], known.radius[some].clone()).run()
-        if norm == "inf":
-            nearest = (allowed / known.bounds[chosen]).nan_to_num(nan=math.inf).argmin(dim=1)
-            corners = locality.cornered(near, pairs[at, nearest][:, None])
-            radius = Reach(locality, corners, pairs, allowed, begin[chosen], radius / root).run()
-        found[some] = radius
-    return found
 
 
 def _joint_bounds(subject: Subject) -> Tensor:

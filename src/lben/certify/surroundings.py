@@ -44,7 +44,7 @@ class Frame:
 
     W: (n, n). Wo: (p, n). R: (n + p, m), with R R' >= (U, D)(U, D)': what an input does to v and y, one of m entries
     that is no longer does through R; or one for each input, (batch, n + p, m). inputs: (U, D) itself, (n + p, d).
-    exponents: of the units, z = 2^exponents z'.
+    exponents: of the units, z = 2^exponents z'. shares: those of `within`, where it was asked for.
     """
 
     W: Tensor
@@ -53,6 +53,7 @@ class Frame:
     R: Tensor
     lam: Tensor
     exponents: Tensor
+    shares: Tensor | None = None
 
     @staticmethod
     def of(weights: Weights, lam: Tensor) -> Frame:
@@ -81,11 +82,11 @@ class Frame:
         trace = gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None]
         added = torch.diag_embed((_RAISED * trace + 1e-280).expand(-1, gram.shape[1]))
         R, info = torch.linalg.cholesky_ex(gram + added)
-        return replace(self, R=R.where((info == 0)[:, None, None], math.nan))
+        return replace(self, R=R.where((info == 0)[:, None, None], math.nan), shares=shares)
 
     def some(self, index: Tensor) -> Frame:
         """That of some inputs, where each has its own R."""
-        return self if self.R.dim() == 2 else replace(self, R=self.R[index])
+        return self if self.shares is None else replace(self, R=self.R[index], shares=self.shares[index])
 
 
 def _root_above(rows: Tensor) -> Tensor:
