@@ -209,13 +209,12 @@ class _Search:
             R = ways.frame.R if ways.frame.R.dim() == 2 else ways.frame.R[0]
             directions = (-judged.towards[open_] @ R.T @ back.T).nan_to_num(posinf=0.0, neginf=0.0)
             points = ball.at_edge(self._domain_steps(directions))
-            point = self.ascent.found(ball, points)
-            if point is None:
-                point = self.ascent.found(ball, self.ascent.climbed(ball, points, some.other[open_]))
+            point, whole = self.ascent.found(ball, points), judged.unit[open_] >= 0
+            if point is None and not bool(whole.all()):
+                point = self.ascent.found(ball, self.ascent.climbed(ball, points[~whole], some.other[open_][~whole]))
+                stuck = True
             if point is not None:
                 return "attacked", point, count
-            whole = judged.unit[open_] >= 0
-            stuck = stuck or bool((~whole).any())
             more = some.some(open_[whole]).divided(judged.unit[open_][whole])
             left = Parts(torch.cat([left.signs, more.signs]), torch.cat([left.other, more.other]))
         return "undecided" if stuck else "proved", None, count

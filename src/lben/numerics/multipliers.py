@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_WEIGHTS = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4, 1e-5, 1e-6)  # of the barrier
+_WEIGHTS = (0.3, 0.03, 3e-3, 3e-4, 1e-5, 1e-7)  # of the barrier
 _STEPS = 3  # of Newton, for each
-_LENGTHS = (1.0, 0.5, 0.2, 0.05)
+_LENGTHS = (1.0, 0.4, 0.1)
 _SMOOTH = 1e-9  # of a length, below which it is rounded off
 
 
@@ -20,6 +20,8 @@ def multipliers(h: Tensor, a: Tensor, G: Tensor, r: float, asked: Tensor) -> Ten
 
     h: (batch, k). a, asked: (batch, m). G: (batch, m, k).
     """
+    if not bool(asked.any()):
+        return torch.zeros_like(a)
     sizes = torch.linalg.vector_norm(G, dim=2).clamp(min=1e-280)
     problem = _Problem(h, (a / sizes) * asked, G / sizes[:, :, None] * asked[:, :, None], r, asked)
     length = torch.linalg.vector_norm(h, dim=1).clamp(min=1e-280)
