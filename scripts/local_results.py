@@ -115,14 +115,10 @@ def contradicted(net: Any, x: Tensor, y: Tensor, tolerance: float) -> dict[str, 
             within = result.distances.pixels < radius
             made += int(within.sum())
             broken += int((result.success & within).sum())
-            edge = (
-                x
-                + (result.inputs - x).double()
-                * ((1 - 1e-9) * radius / result.distances.pixels.clamp(min=1e-12))[..., None]
-            )
-            seen = lben.enclose(net, edge).y.argmax(dim=-1)
-            made += int((radius > 0).sum()) * len(sizes)
-            broken += int(((seen != y) & (radius > 0)).sum())
+            moved, distance = (result.inputs[-1] - x).double(), result.distances.pixels[-1].clamp(min=1e-12)
+            edge = x + moved * ((1 - 1e-9) * radius / distance)[:, None]
+            made += int((radius > 0).sum())
+            broken += int(((lben.enclose(net, edge).y.argmax(dim=-1) != y) & (radius > 0)).sum())
     return {
         "images": len(x),
         "radii": int((radius > 0).sum()),

@@ -67,7 +67,8 @@ def judged(seed: int, units: int) -> tuple[str, float]:
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(1, 2, generator=g, dtype=torch.float64)
     label = net(x).argmax(dim=-1)
-    radius = float(lben.certified_radius(net, x, local=True).radius) * (1 + 0.6 * float(torch.rand(1, generator=g)) ** 2)
+    share = float(torch.rand(1, generator=g))
+    radius = float(lben.certified_radius(net, x, local=True).radius) * (1 + share)
     found = lben.verify(net, x, label, radius, seconds=20)
     assert_true(net, found, x, label)
     return found.status[0], least_margin(w, x[0], int(label), radius)
@@ -96,3 +97,72 @@ def test_many_small_networks_are_decided_and_rightly(part: int) -> None:
     for seed in range(100 + 20 * part, 120 + 20 * part):
         status, margin = judged(seed, 2 + seed % 7)
         assert status == ("proved" if margin > 0 else "attacked") or abs(margin) < EDGE, (seed, status, margin)
+
+
+def test_multipliers_give_the_least_of_a_linear_function_over_part_of_a_ball() -> None:
+    """base + x_1 over |x| <= 2 with x_1 >= -1, or x_1 + x_2 >= 0 and x_1 - x_2 >= 0: least at -1, and at 0."""
+    h = torch.tensor([[1.0, 0.0]], dtype=torch.float64).repeat(3, 1)
+    G = torch.tensor([[[1.0, 0.0], [0, 1]], [[1, 1], [1, -1]], [[1, 1], [1, -1]]], dtype=torch.float64)
+    a = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    asked = torch.tensor([[True, False], [True, True], [False, False]])
+    mu = multipliers(h, a, G, 2.0, asked)
+    assert bool((mu >= 0).all())
+    assert not bool(mu[~asked].any())
+    least = -(a * mu).sum(dim=1) - 2 * (h - (mu[:, None] @ G)[:, 0]).norm(dim=1)
+    assert least.tolist() == pytest.approx([-1.0, 0.0, -2.0], abs=1e-4)
+
+
+def test_leaky_units_stacks_and_pixels() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(2, 5), nn.LeakyReLU(0.2), nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 3)).double()
+    net = lben.LBEN(2, 4, 3, gamma=2.0, activation=lben.LeakyReLU(0.3), normalize=lben.Normalize(0.5, 0.25)).double()
+    x = torch.rand(3, 2, dtype=torch.float64)
+    for each in (lben.from_sequential(module), net.eval()):
+        domain: lben.Domain = "pixels" if each is net else "input"
+        with torch.no_grad():
+            y = each(x).argmax(dim=-1)
+        sure = lben.certified_radius(each, x, local=True, domain=domain).radius
+        for size in (float(sure.min()) * 0.9, float(sure.max()) * 1.3, float(sure.max()) * 4):
+            found = lben.verify(each, x, y, size, domain=domain, seconds=20)
+            assert_true(each, found, x, y)
+            assert "undecided" not in found.status
+            assert all(status == "proved" for status, known in zip(found.status, sure, strict=True) if known >= size)
+    assert found.share("attacked") > 0
+
+
+def test_a_wrong_label_is_its_own_counterexample_and_cubes_are_divided() -> None:
+    net = network(3, units=5)
+    x = torch.randn(4, 2, dtype=torch.float64)
+    y = net(x).argmax(dim=-1)
+    found = lben.verify(net, x, (y + 1) % 3, 1e-3)
+    assert found.status == ("attacked",) * 4
+    assert torch.equal(found.counterexample, x)
+    assert "4 attacked" in str(found)
+    sizes = lben.certified_radius(net, x, local=True, norm="inf").radius
+    for size in (3 * float(sizes.max()), 1.2 * float(sizes.median())):
+        cubes = lben.verify(net, x, y, size, norm="inf", seconds=1)
+        for status, point, start, label in zip(cubes.status, cubes.counterexample, x, y, strict=True):
+            if status == "attacked":
+                assert float((point - start).abs().max()) <= size
+                assert int(net(point[None]).argmax()) != int(label)
+            if status == "proved":
+                corners = start + size * (2 * torch.rand(4000, 2, dtype=torch.float64) - 1).mul(2).clamp(-1, 1)
+                assert bool((net(corners).argmax(dim=-1) == label).all())
+    assert "proved" in cubes.status
+
+
+def test_time_is_kept_and_what_cannot_be_divided_is_refused() -> None:
+    net = network(0, inputs=6, units=40)
+    x = torch.randn(1, 6, dtype=torch.float64)
+    y = net(x).argmax(dim=-1)
+    size = 1.5 * float(lben.certified_radius(net, x, local=True).radius)
+    found = lben.verify(net, x, y, size, seconds=0.2)
+    assert float(found.seconds) < 20
+    smooth = lben.LBEN(3, 4, 2, gamma=1.0, activation=lben.Tanh()).double()
+    with pytest.raises(lben.InvalidInput, match="verify is for ReLU, LeakyReLU and Identity, not for Tanh"):
+        lben.verify(smooth, torch.zeros(1, 3), torch.zeros(1, dtype=torch.long), 0.1)
+    for bad in ({"radius": 0.0}, {"radius": 1.0, "seconds": 0.0}, {"radius": 1.0, "norm": "1"}):
+        with pytest.raises(lben.InvalidInput, match="must be"):
+            lben.verify(net, x, y, **bad)  # type: ignore[arg-type]
+    with pytest.raises(lben.InvalidInput, match="x is empty"):
+        lben.verify(net, x[:0], y[:0], 1.0)

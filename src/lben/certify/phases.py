@@ -74,7 +74,7 @@ class Divided:
 
     def judged(self, parts: Parts) -> Judged:
         """Bounds on every part."""
-        batch, at = len(parts.other), torch.arange(len(parts.other))
+        batch = len(parts.other)
         near, margin = self._placed(parts)
         moves = self.locality.within(near, torch.full((batch,), self.r, dtype=torch.float64))
         around, lower, upper = self.locality.around(near, moves)
@@ -135,9 +135,9 @@ class _Bounded:
     def best(self) -> tuple[Tensor, Tensor, Tensor]:
         """Whether the least is proved to be above 0; and of the last bound, f of its row, and where it is reached."""
         lam, weights = self._multiple(), self._weights(torch.zeros_like(self.signs))
+        one, proved = torch.ones(len(lam), dtype=torch.float64), torch.zeros(len(lam), dtype=torch.bool)
         for k in range(_ROUNDS + 1):
             inequality = Inequality.of(replace(self.around, lam=lam))
-            one = torch.ones(len(lam), dtype=torch.float64)
             vectors, _ = inequality.embedded(self.rows, one)
             vectors = vectors.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
             G = self.signs[:, :, None] * vectors[:, :-1]
@@ -145,7 +145,7 @@ class _Bounded:
             tried = self._weights(mu)
             values = [self._value(inequality, w) for w in (weights, tried)]
             weights = torch.where((values[1] > values[0])[:, None, None], tried, weights)
-            proved = torch.maximum(*values) > 0 if k == 0 else proved | (torch.maximum(*values) > 0)
+            proved = proved | (torch.maximum(*values) > 0)
             if k == _ROUNDS or bool(proved.all()):
                 break
             lam = improved(self.around, self.rows.summed(weights), lam, STAGES)
@@ -172,4 +172,3 @@ class _Bounded:
         terms = weights[:, 0, :-1].abs() * self.heights
         sizes = terms.abs().sum(dim=1) + self.margin.abs() + change
         return self.margin - terms.sum(dim=1) - change - (weights.shape[2] + 8) * EPS * sizes
-

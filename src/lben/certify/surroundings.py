@@ -236,8 +236,10 @@ class Inequality:
         return torch.where(solved.sound[:, None], total.sqrt() * (1 + 1e-12), math.inf).nan_to_num(nan=math.inf)
 
     def embedded(self, rows: Rows, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors whose lengths, but for rounding, are the bounds, and those of sums of rows, (batch, q, m + n); and the
-        dx that reach them, but for their lengths, (batch, q, m)."""
+        """Vectors whose lengths, and those of their sums, are bounds, but for rounding, (batch, q, m + n).
+
+        And the dx that reach them, but for their lengths, (batch, q, m).
+        """
         s = self._solved(rows, t)
         steepest = rows.g + t[:, None, None] * (s.whitened @ s.X @ self.B)
         return torch.cat([rows.g, s.whitened], dim=-1), steepest

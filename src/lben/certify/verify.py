@@ -1,4 +1,4 @@
-"""Whether each input keeps its class within a radius: proved, contradicted by an input, or neither in the given time."""
+"""Whether each input keeps its class within a radius: proved, contradicted by an input, or neither, for time is up."""
 
 from __future__ import annotations
 

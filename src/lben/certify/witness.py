@@ -101,7 +101,9 @@ class BallProof:
             return self.gram
         shares = [self.flint.arb(share) for share in near.frame.shares[0].tolist()]
         total = sum(shares, self.flint.arb(0))
-        rows = [[entry * total / share for entry, share in zip(row, shares, strict=True)] for row in self.inputs.tolist()]
+        rows = [
+            [entry * total / share for entry, share in zip(row, shares, strict=True)] for row in self.inputs.tolist()
+        ]
         return self.flint.arb_mat(rows) * self.inputs.transpose()
 
     def _slopes(self, point: _Point, moves: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -128,7 +130,8 @@ class BallProof:
     def _stay(self, common: list[list[Any] | None], moves: list[float], r: Any) -> bool:
         """Whether every move is at most what was assumed."""
         return all(
-            d == math.inf or any(squares is not None and squares[i] * r**2 <= self.flint.arb(d) ** 2 for squares in common)
+            d == math.inf
+            or any(squares is not None and squares[i] * r**2 <= self.flint.arb(d) ** 2 for squares in common)
             for i, d in enumerate(moves)
         )
 
@@ -183,8 +186,7 @@ class _Point:
         size = sum((a * a * b for a, b in zip(rest, lam, strict=True)), flint.arb(0)).sqrt()
         distance = size / flint.arb(proof.monotonicity)
         off = [
-            _above(abs(left) + _length(row, lam) * distance)
-            for left, row in zip(rest, proof.W.tolist(), strict=True)
+            _above(abs(left) + _length(row, lam) * distance) for left, row in zip(rest, proof.W.tolist(), strict=True)
         ]
         return _Point(proof, v, torch.tensor(off, dtype=torch.float64), column, z, distance)
 
@@ -203,7 +205,7 @@ class _Point:
 
 @dataclass(frozen=True, eq=False)
 class _Around:
-    """`Surroundings` of one input in balls: E, of all units and pairs, `base` + E P, and E N + L D with itself and N."""
+    """`Surroundings` of one input in balls: f = base + E P of all units and pairs, and g = E N + L D times N and g."""
 
     flint: Any
     k: list[Any]
@@ -217,7 +219,10 @@ class _Around:
     def of(proof: BallProof, lower: Tensor, upper: Tensor, chosen: int, gram: Any) -> _Around:
         flint, locality, n = proof.flint, proof.locality, len(lower)
         a = balls(flint, torch.diag(lower))
-        k = [(flint.arb(most) - flint.arb(least)).sqrt() for least, most in zip(lower.tolist(), upper.tolist(), strict=True)]
+        k = [
+            (flint.arb(most) - flint.arb(least)).sqrt()
+            for least, most in zip(lower.tolist(), upper.tolist(), strict=True)
+        ]
         G = (identity(flint, n) - proof.W * a).inv()
         P, table = G * proof.W, gram.tolist()
         Kuu, Kud, Kdd = (
