@@ -33,7 +33,7 @@ KINDS: dict[Kind, int] = {  # and how many of each kind make one round of the lo
     steep: 6,
     linear_stack: 16,
     promised: 40,
-    around_inputs: 15,
+    around_inputs: 10,
 }
 
 

@@ -95,7 +95,8 @@ def certified_radius(
         subtracted: a loose tolerance costs radius, never truth.
     rigorous: with `local`, prove every radius again in ball arithmetic, from weights and input to the last
         inequality (python-flint, extra `sdp`; ReLU, LeakyReLU and Identity). Where that fails, what is returned is a
-        radius up to 1 % less, or what global bounds prove in balls, or 0. RIGOROUS_COST
+        radius up to 1 % less, or what global bounds prove in balls, or 0. About 2 s an image with
+        80 units, on one core.
     progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
     found: is called with the numbers of some inputs, of the flattened batch, and their radii, both of shape (k,), as
         soon as those are known; each input comes once. What it raises ends the search.
