@@ -90,26 +90,16 @@ def certified_radius(
     local: also look at each x: within a radius most units cannot leave their branch, and the others see narrower slopes
         (`local_bound`), so that more is true than everywhere. Never less than without it, and slower: for dense
         networks and dense stacks with activations of the table, others raise InvalidInput.
+    rigorous: with `local`, prove every radius again in ball arithmetic (python-flint, extra `sdp`): for ReLU, LeakyReLU
+        and Identity. Where that fails: 1 % less, what global bounds prove, or 0. Some 2 s an image at 80 units.
     norm: "2", or "inf", where each feature may move by the radius: that of "2" over sqrt(d), and more where `local`.
     solver: how equilibria are found; by default to a tolerance of 1e-12. What it leaves open is bounded and
         subtracted: a loose tolerance costs radius, never truth.
-    rigorous: with `local`, prove every radius again in ball arithmetic, from weights and input to the last
-        inequality (python-flint, extra `sdp`; ReLU, LeakyReLU and Identity). Where that fails, what is returned is a
-        radius up to 1 % less, or what global bounds prove in balls, or 0. About 2 s an image with
-        80 units, on one core.
     progress: whether to show a bar; None: on a terminal, where pairwise bounds take longer than some seconds.
-    found: is called with the numbers of some inputs, of the flattened batch, and their radii, both of shape (k,), as
-        soon as those are known; each input comes once. What it raises ends the search.
-    activation: for bare weights; ReLU if not given.
-
-    >>> net = lben.LBEN(4, 6, 3, gamma=1.0)
-    >>> radius = lben.certified_radius(net, torch.zeros(2, 4), local=True).radius
+    found: is called with numbers of inputs, in the flattened batch, and their radii, both of shape (k,), as soon as
+        they are known: each input once, and a batch of inputs together where they are found together.
     """
-    checks.flag("pairwise", pairwise)
-    checks.flag("local", local)
-    if checks.flag("rigorous", rigorous) and not local:
-        raise InvalidInput("rigorous=True proves local radii: ask for local=True as well.")
-    checks.choice("norm", norm, ("2", "inf"))
+    _check(pairwise, local, rigorous, norm)
     evaluator = Evaluator.of(net, activation)
     evaluator.require_proof()
     subject = evaluator.subject
@@ -122,21 +112,30 @@ def certified_radius(
     labels = None if y is None else check_labels(y, tuple(batch), classes)
     pairs = _kept_bounds(net, subject, progress) if pairwise else Pairs(_joint_bounds(subject), None)
     known = _known(evaluator, rows, method, pairs)
-    predicted, asked = known.predicted, known.radius > 0
-    if labels is not None:
-        asked = asked & (predicted == labels)
+    predicted, told = known.predicted, _teller(found, scale, x.device)
+    asked = known.radius > 0 if labels is None else (known.radius > 0) & (predicted == labels)
     root = 1.0 if norm == "2" else math.sqrt(rows.shape[1])
-    told = _teller(found, scale, x.device)
     if local:
-        locality = Locality.of(subject)
-        proof = BallProof(locality) if rigorous else None
-        radius = Widening(locality, rows, method, known, norm, proof).run(asked, told, progress)
+        radius = _widening(subject, rows, method, known, norm, rigorous).run(asked, told, progress)
     else:
         radius = torch.where(asked, known.radius / root, 0.0)
         told(torch.arange(len(rows)), radius)
     radius = _in_domain(radius, scale)
     bounds = pairs.gamma / scale * (1 + 1e-15) * (1.0 if norm == "2" else root * (1 + 1e-15))
     return placed(CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds, norm), x.device)
+
+
+def _check(pairwise: bool, local: bool, rigorous: bool, norm: Norm) -> None:
+    checks.flag("pairwise", pairwise)
+    checks.flag("local", local)
+    if checks.flag("rigorous", rigorous) and not local:
+        raise InvalidInput("rigorous=True proves local radii: ask for local=True as well.")
+    checks.choice("norm", norm, ("2", "inf"))
+
+
+def _widening(subject: Subject, rows: Tensor, solver: Solver, known: Known, norm: Norm, rigorous: bool) -> Widening:
+    locality = Locality.of(subject)
+    return Widening(locality, rows, solver, known, norm, BallProof(locality) if rigorous else None)
 
 
 def _in_domain(radius: Tensor, scale: float) -> Tensor:

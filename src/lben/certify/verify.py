@@ -78,21 +78,19 @@ def verify(
 ) -> Verification:
     """Decide for each x whether its class is y and stays so within `radius`: by local bounds, attacks and branching.
 
-    First the local certificate; then projected gradients, whose finds are solved again and proved; then the ball is
-    divided by the sides of units' kinks, part by part, until every part is proved, a counterexample is found or time
-    is up. In the norm "2" and with enough time, every input ends "proved" or "attacked" unless the truth is within
-    rounding of the edge: with few units, that is; each may double the number of parts. "proved" accounts for rounding.
+    The ball is divided by the sides of units' kinks until all parts are proved, or a counterexample is found. In the
+    norm "2" and with enough time, every input ends "proved" or "attacked", unless the truth is within rounding of the
+    edge: with few units, that is, for each may double the number of parts. "proved" accounts for rounding.
 
     Args:
-        net: A dense network, a network read by `from_sequential`, a dense stack, or bare weights.
+        net: A dense network, one read by `from_sequential`, a dense stack, or bare weights.
         x: Inputs as the network takes them, shape (..., d).
         y: Labels, integers of the shape of the batch.
         radius: How far inputs may move, above 0, in `domain`.
         seconds: At most so long for each input after the certificate, but for the step at hand.
-        domain: What `radius` measures: distances at the network's input, or in pixels. In pixels of features with
-            different stds, what is proved is the ball around all, and inputs between the two stay undecided.
-        norm: "2", or "inf", where each feature may move by the radius; that is divided in a ball around the cube, and
-            may stay undecided however long it takes.
+        domain: What `radius` measures: distances at the network's input, or in pixels, where features with different
+            stds may leave inputs undecided.
+        norm: "2", or "inf", where each feature may move by the radius, which may leave inputs undecided.
         solver: How equilibria are found; by default to a tolerance of 1e-12.
         seed: Of the starts of the attack.
         progress: Whether to show a bar; None: on a terminal, where it takes longer than some seconds.
@@ -107,46 +105,14 @@ def verify(
 
     >>> net = lben.LBEN(2, 4, 2, gamma=1.0)
     >>> found = lben.verify(net, torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), 0.1)
-    >>> found.status[0] in ("proved", "attacked", "undecided")
-    True
     """
-    checks.choice("norm", norm, ("2", "inf"))
-    checks.positive("radius", radius)
-    checks.positive("seconds", seconds)
     evaluator = Evaluator.of(net, activation)
-    evaluator.require_proof()
-    method = PRECISE if solver is None else check_solver(solver)
-    scale, rows = evaluator.subject.scale_of(domain), evaluator.inputs(x)
-    batch = evaluator.flat(x).shape[:-1]
-    labels = check_labels(y, tuple(batch), evaluator.weights.out_features)
-    if len(rows) == 0:
-        raise InvalidInput("There is nothing to verify: x is empty.")
-    locality = Locality.of(evaluator.subject)
-    slopes_below(locality.subject.activation, locality.frame.W.shape[0], "verify")
-    proved = certified_radius(
-        net, x, local=True, norm=norm, domain=domain, solver=solver, progress=progress, activation=activation
-    )
-    search = _Search(locality, Ascent(evaluator), method, _unit(evaluator, domain), radius, norm, scale, seconds)
+    labels = check_labels(y, tuple(evaluator.flat(x).shape[:-1]), evaluator.weights.out_features)
+    search = _Search.of(evaluator, radius, seconds, domain, norm, solver)
+    options = {"norm": norm, "domain": domain, "solver": solver, "progress": progress, "activation": activation}
+    proved = certified_radius(net, x, local=True, **options)  # type: ignore[arg-type] # each has its own
     sure = (proved.radius.reshape(-1).cpu() >= radius) & (proved.predicted.reshape(-1).cpu() == labels)
-    results = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # what the attack finds is solved again before it counts
-        for k in track(range(len(rows)), "Verifying", len(rows), show=progress):
-            generator = torch.Generator().manual_seed(checks.seed(seed) + k)
-            known = _Result("proved", None, 0, 0.0)
-            results.append(known if bool(sure[k]) else search.run(rows[k : k + 1], int(labels[k]), generator))
-    nothing = torch.full((rows.shape[1],), torch.nan, dtype=torch.float64)
-    points = torch.stack([nothing if one.point is None else one.point for one in results])
-    found = Verification(
-        tuple(one.status for one in results),
-        points.reshape(evaluator.flat(x).shape).reshape(x.shape),
-        torch.tensor([one.branches for one in results]).reshape(batch),
-        torch.tensor([one.seconds for one in results], dtype=torch.float64).reshape(batch),
-        float(radius),
-        domain,
-        norm,
-    )
-    return placed(found, x.device)
+    return placed(search.all(x, labels, sure, checks.seed(seed), progress), x.device)
 
 
 def _unit(evaluator: Evaluator, domain: Domain) -> Tensor:
@@ -173,8 +139,49 @@ class _Search:
     unit: Tensor
     radius: float
     norm: Norm
-    scale: float
+    domain: Domain
     seconds: float
+
+    @staticmethod
+    def of(
+        evaluator: Evaluator, radius: float, seconds: float, domain: Domain, norm: Norm, solver: Solver | None
+    ) -> _Search:
+        """Refuses what has no answer."""
+        checks.choice("norm", norm, ("2", "inf"))
+        checks.positive("radius", radius)
+        checks.positive("seconds", seconds)
+        evaluator.require_proof()
+        evaluator.subject.scale_of(domain)
+        locality = Locality.of(evaluator.subject)
+        slopes_below(locality.subject.activation, len(locality.frame.W), "verify")
+        method = PRECISE if solver is None else check_solver(solver)
+        return _Search(
+            locality, Ascent(evaluator), method, _unit(evaluator, domain), float(radius), norm, domain, seconds
+        )
+
+    def all(self, x: Tensor, labels: Tensor, sure: Tensor, seed: int, progress: bool | None) -> Verification:
+        """All inputs, one by one; of some it is known that they are `sure`."""
+        evaluator = self.ascent.evaluator
+        rows, batch = evaluator.inputs(x), evaluator.flat(x).shape[:-1]
+        if len(rows) == 0:
+            raise InvalidInput("There is nothing to verify: x is empty.")
+        results = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # what the attack finds is solved again, and proved
+            for k in track(range(len(rows)), "Verifying", len(rows), show=progress):
+                generator, known = torch.Generator().manual_seed(seed + k), _Result("proved", None, 0, 0.0)
+                results.append(known if bool(sure[k]) else self.run(rows[k : k + 1], int(labels[k]), generator))
+        nothing = torch.full((rows.shape[1],), torch.nan, dtype=torch.float64)
+        points = torch.stack([nothing if one.point is None else one.point for one in results])
+        return Verification(
+            tuple(one.status for one in results),
+            points.reshape(x.shape),
+            torch.tensor([one.branches for one in results]).reshape(batch),
+            torch.tensor([one.seconds for one in results], dtype=torch.float64).reshape(batch),
+            self.radius,
+            self.domain,
+            self.norm,
+        )
 
     def run(self, x: Tensor, label: int, generator: torch.Generator) -> _Result:
         """One input, shape (1, d), that the certificate does not prove."""
@@ -228,5 +235,5 @@ class _Search:
         near = self.locality.near(ball.x, self.solver)
         if self.norm == "inf":
             near = self.locality.cornered(near, (self.locality.outputs[ball.chosen] - self.locality.outputs)[None])
-        r = self.radius / self.scale * (1 + 1e-15)
+        r = self.radius / self.ascent.evaluator.subject.scale_of(self.domain) * (1 + 1e-15)
         return Divided(self.locality, ball.x, ball.chosen, r, near.frame, near.most)
