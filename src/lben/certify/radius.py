@@ -244,6 +244,7 @@ def certified_accuracy(
         radii: sizes of perturbations, finite and not negative, in `domain` and `norm`.
         pairwise: whether to use the bound of each difference of two outputs, as `certified_radius` does.
         local: whether to look around each x, as `certified_radius` does: larger radii, slower.
+        rigorous: with `local`, whether to prove every radius again in ball arithmetic, as `certified_radius` does.
         norm: "2", or "inf", where each feature may move by the radius.
         domain: what the radii measure: "input", or "pixels", before the network's `Normalize`.
         solver: how equilibria are found; None: to a tolerance of 1e-12. What it leaves open is bounded and counted: a

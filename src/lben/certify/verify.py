@@ -34,11 +34,24 @@ _ENTRIES = 2**18  # of their matrices
 class Verification(NoVerdict):
     """For each input, whether its class is the label, and stays so within `radius`, in `domain` and `norm`.
 
-    status: one word for each input, in the order of the flattened batch: "proved"; "attacked", where there is a
-        counterexample; "undecided", where time was up, or the truth is within rounding of the edge.
-    counterexample: inputs within the radius that are proved to have another class, shape of x, NaN where none is.
-    branches: parts of balls that were bounded, shape of the batch; 0 where the certificate or the attack sufficed.
-    seconds: after the certificate, which is found for all inputs at once, shape of the batch.
+    Args:
+        status: one word for each input, in the order of the flattened batch: "proved"; "attacked", where there is a
+            counterexample; "undecided", where time was up, or the truth is within rounding of the edge.
+        counterexample: inputs within the radius that are proved to have another class, of the shape of x, NaN where
+            there is none.
+        branches: parts of balls that were bounded, of the shape of the batch; 0 where the certificate or the attack
+            sufficed.
+        seconds: after the certificate, which is found for all inputs at once, of the shape of the batch.
+        radius: how far inputs may move.
+        domain: what `radius` measures: distances at the network's input, or in pixels.
+        norm: "2", or "inf", where each feature may move by the radius.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 2, gamma=1.0)
+        >>> x = torch.randn(3, 2)
+        >>> found = lben.verify(net, x, net(x).argmax(dim=1), 1e-3)
+        >>> found.status, found.share("proved")
+        (('proved', 'proved', 'proved'), 1.0)
     """
 
     status: tuple[Status, ...]
@@ -50,7 +63,14 @@ class Verification(NoVerdict):
     norm: Norm
 
     def share(self, status: Status) -> float:
-        """The share of inputs of this status."""
+        """The share of inputs of this status.
+
+        Args:
+            status: "proved", "attacked" or "undecided".
+
+        Returns:
+            A number between 0 and 1.
+        """
         return self.status.count(status) / max(len(self.status), 1)
 
     def __str__(self) -> str:
@@ -83,28 +103,35 @@ def verify(
     edge: with few units, that is, for each may double the number of parts. "proved" accounts for rounding.
 
     Args:
-        net: A dense network, one read by `from_sequential`, a dense stack, or bare weights.
-        x: Inputs as the network takes them, shape (..., d).
-        y: Labels, integers of the shape of the batch.
-        radius: How far inputs may move, above 0, in `domain`.
-        seconds: At most so long for each input after the certificate, but for the step at hand.
-        domain: What `radius` measures: distances at the network's input, or in pixels, where features with different
+        net: a dense network, one read by `from_sequential`, a dense stack, or bare weights.
+        x: inputs as the network takes them, of shape (..., d).
+        y: labels, integers of the shape of the batch.
+        radius: how far inputs may move, above 0, in `domain`.
+        seconds: at most so long for each input after the certificate, but for the step at hand.
+        domain: what `radius` measures: distances at the network's input, or in pixels, where features with different
             stds may leave inputs undecided.
         norm: "2", or "inf", where each feature may move by the radius, which may leave inputs undecided.
-        solver: How equilibria are found; by default to a tolerance of 1e-12.
-        seed: Of the starts of the attack.
-        progress: Whether to show a bar; None: on a terminal, where it takes longer than some seconds.
-        activation: For bare weights; ReLU if not given.
+        solver: how equilibria are found; None: to a tolerance of 1e-12.
+        seed: of the starts of the attack.
+        progress: whether to show a bar; None: on a terminal, where it takes longer than some seconds.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
 
     Returns:
-        A status for each input, counterexamples, and what it took.
+        A `Verification`: a status for each input, counterexamples, and what it took.
 
     Raises:
-        InvalidInput: For activations other than ReLU, LeakyReLU and Identity, and for convolutions.
-        NotWellPosed: Where no metric proves the network well-posed.
+        InvalidInput: for activations other than ReLU, LeakyReLU and Identity, and for convolutions.
+        NotWellPosed: where no metric proves the network well-posed.
 
-    >>> net = lben.LBEN(2, 4, 2, gamma=1.0)
-    >>> found = lben.verify(net, torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), 0.1)
+    Examples:
+        Far enough out there is another class, and a counterexample shows it.
+
+        >>> net = lben.LBEN(2, 4, 2, gamma=1.0).eval()
+        >>> x = torch.randn(1, 2)
+        >>> label = net(x).argmax(dim=1)
+        >>> found = lben.verify(net, x, label, 100.0)
+        >>> found.status, bool(net(found.counterexample).argmax(dim=1) == label)
+        (('attacked',), False)
     """
     evaluator = Evaluator.of(net, activation)
     labels = check_labels(y, tuple(evaluator.flat(x).shape[:-1]), evaluator.weights.out_features)
