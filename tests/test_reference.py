@@ -51,6 +51,7 @@ def bases() -> dict[str, type]:
 
 
 SHOWN = {**CALLABLE, **dict(sorted(bases().items()))}
+ALL_EXAMPLES: dict[str, Any] = {"lben": lben, **SHOWN}
 
 
 def section(doc: str, title: str) -> str:
@@ -136,13 +137,14 @@ def docs_of_methods(thing: Any) -> list[str]:
     return [inspect.getdoc(method) or "" for _, method in methods(thing)] if inspect.isclass(thing) else []
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", ALL_EXAMPLES)
 def test_examples_run_as_they_are_printed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an empty folder, with `lben` and `torch` imported, and torch's random numbers from their beginning."""
     monkeypatch.chdir(tmp_path)
-    finder = doctest.DocTestFinder(exclude_empty=True)
-    found = [test for test in finder.find(SHOWN[name], name, globs={"lben": lben, "torch": torch}) if test.examples]
-    assert found or name not in CALLABLE
+    finder = doctest.DocTestFinder(recurse=name != "lben")
+    known = {"lben": lben, "torch": torch}
+    found = [test for test in finder.find(ALL_EXAMPLES[name], name, globs=known) if test.examples]
+    assert found or name in bases()
     for test in found:
         runner, said = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS), list[str]()
         with torch.random.fork_rng():
