@@ -1,4 +1,19 @@
-"""lben: Lipschitz-bounded equilibrium networks in PyTorch."""
+"""lben: Lipschitz-bounded equilibrium networks in PyTorch.
+
+`help` of any public name, such as ``help(lben.LBEN)``, describes its arguments and shows an example. Examples begin
+where ``import lben`` and ``import torch`` have been said.
+
+Examples:
+    >>> import lben, torch
+    >>> net = lben.LBEN(2, 8, 3, gamma=1.0)  # a torch.nn.Module, 1-Lipschitz whatever its parameters are
+    >>> x = torch.randn(5, 2)
+    >>> net(x).shape
+    torch.Size([5, 3])
+    >>> bool(lben.certify(net))  # proved from its weights alone
+    True
+    >>> lben.certified_radius(net, x).radius.shape  # how far each x may move before its class can change
+    torch.Size([5])
+"""
 
 from importlib.metadata import PackageNotFoundError, version
 

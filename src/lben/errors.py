@@ -54,13 +54,13 @@ class NotFinite(InvalidInput):
 class InvalidActivation(InvalidInput):
     """A function whose slope leaves [0, 1] was offered as an activation. An `InvalidInput`, too.
 
-    To mend it, take another function, or scale its argument: sigma(v/s) has slopes that are s times smaller.
+    To mend it, take another function; where it is too steep alone, sigma(v/s) has slopes that are s times smaller.
 
     Examples:
         >>> lben.Elementwise(torch.nn.functional.gelu)
         Traceback (most recent call last):
         ...
-        lben.errors.InvalidActivation: ...
+        lben.errors.InvalidActivation: Elementwise(gelu) has slope -0.128... at x = -1.41...: ...
     """
 
 
@@ -75,7 +75,7 @@ class InvalidFile(LbenError, ValueError):
         >>> lben.load("broken.safetensors")
         Traceback (most recent call last):
         ...
-        lben.errors.InvalidFile: ...
+        lben.errors.InvalidFile: broken.safetensors is not a whole safetensors file: ...
     """
 
 
@@ -98,12 +98,13 @@ class MissingExtra(LbenError, ImportError):
     An ImportError, too.
 
     Examples:
-        ``pip install 'lben[attacks]'`` mends this one.
+        What it looks like where a package is not there:
 
-        >>> raise lben.MissingExtra("An attack needs the package foolbox: pip install 'lben[attacks]'.")
+        >>> from lben.checks import need
+        >>> need("no_such_package", "An attack", extra="attacks")
         Traceback (most recent call last):
         ...
-        lben.errors.MissingExtra: An attack needs the package foolbox: pip install 'lben[attacks]'.
+        lben.errors.MissingExtra: An attack needs no_such_package: pip install 'lben[attacks]'.
     """
 
 
@@ -119,7 +120,7 @@ class Diverged(LbenError, ArithmeticError):
         >>> lben.train.fit(net, (x, 0 * x), recipe, progress=False)
         Traceback (most recent call last):
         ...
-        lben.errors.Diverged: ...
+        lben.errors.Diverged: Training diverged in epoch ...: lower the learning rate, which is 1e+30.
     """
 
 
@@ -143,13 +144,12 @@ class NotWellPosed(_Measured, ValueError):
         eigenvalue: the offending one.
 
     Examples:
-        >>> free = lben.UnconstrainedEN(2, 4, 1)
-        >>> weights = free.weights().detach()
+        >>> weights = lben.UnconstrainedEN(2, 4, 1).weights().detach()
         >>> _ = weights.W.copy_(3 * torch.eye(4))
         >>> lben.tightest_bound(weights)
         Traceback (most recent call last):
         ...
-        lben.errors.NotWellPosed: ...
+        lben.errors.NotWellPosed: No diagonal metric satisfies Condition W, so nothing is proved of these weights: ...
     """
 
     @property
@@ -170,7 +170,7 @@ class BoundNotMet(_Measured, ValueError):
         >>> lben.LBEN.from_weights(weights, gamma=1e-3)
         Traceback (most recent call last):
         ...
-        lben.errors.BoundNotMet: ...
+        lben.errors.BoundNotMet: These weights do not satisfy Condition lipschitz for gamma = 0.001: ...
     """
 
     @property
@@ -191,8 +191,8 @@ class NotConverged(_Measured, RuntimeError):
         >>> try:
         ...     net(torch.tensor([[1.0, -1.0]]))
         ... except lben.NotConverged as error:
-        ...     print(error.residual > 1e-6)
-        True
+        ...     print(error.residual > 1e-6, error)
+        True PeacemanRachford did not converge for 1 of 1 samples: after 1 iterations the residual is ...
     """
 
     @property

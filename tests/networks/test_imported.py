@@ -308,6 +308,8 @@ def test_other_bad_input_is_named() -> None:
         lben.LBEN(3, 4, 2, solver=lben.BackSubstitution())(torch.zeros(1, 3))
     with pytest.raises(lben.InvalidInput, match="not strictly block lower triangular"):
         lben.LayeredNetwork(lben.UnconstrainedEN(3, 4, 2).weights(), lben.ReLU())
+    with pytest.raises(lben.InvalidInput, match="feed-through D"):
+        lben.LayeredNetwork(lben.SLL(3).weights(), lben.ReLU())
 
 
 @pytest.mark.slow

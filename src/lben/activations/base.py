@@ -48,7 +48,7 @@ class Activation(ABC):
     """What every activation is: a monotone function with slopes in [0, 1], applied to the last dimension.
 
     Such a sigma is the proximal operator of a convex f (Proposition `sigma`), which is what solvers and proofs need.
-    Subclasses give ``sigma(v)``, its `derivative` and its `potential` f; the rest follows from these.
+    Subclasses give ``sigma(v)``, its `derivative` and its `potential` f; for single units the rest follows from these.
 
     Examples:
         Every activation has its f, its slopes and its proximal operators.

@@ -148,7 +148,7 @@ def evaluate(
 def certify(
     network: NetworkFile,
     gamma: Annotated[float | None, typer.Option(help="The bound to check; else the network's own.")] = None,
-    rigorous: Annotated[bool, typer.Option("--rigorous", help="Account for every rounding error.")] = False,
+    rigorous: Annotated[bool, typer.Option("--rigorous", help="Decide in ball arithmetic: closer cases.")] = False,
     unit: UnitOption = "input",
     table: TableOption = None,
     device: Device = None,

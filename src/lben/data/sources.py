@@ -90,7 +90,7 @@ def embedded_mnist() -> ImageData:
 def mnist(root: str | Path | None = None) -> ImageData:
     """MNIST, from its four idx files, gzipped or not: 60,000 train and 10,000 test images of 28 x 28 pixels.
 
-    Each place is looked at with its subfolders `mnist` and `MNIST/raw`.
+    Each place is looked at with its subfolders ``mnist`` and ``MNIST/raw``.
 
     Args:
         root: the folder to look in, alone; None: the folder that the environment variable LBEN_DATA names, then the
@@ -123,7 +123,7 @@ def mnist(root: str | Path | None = None) -> ImageData:
 def svhn(root: str | Path | None = None) -> ImageData:
     """Cropped SVHN, from `train_32x32.mat` and `test_32x32.mat`: rows of 3 x 32 x 32 bytes, channel by channel.
 
-    Each place is looked at with its subfolders `svhn` and `SVHN/raw`. Reading needs scipy (extra `experiments`).
+    Each place is looked at with its subfolders ``svhn`` and ``SVHN/raw``. Reading needs scipy (extra `experiments`).
 
     Args:
         root: the folder to look in, alone; None: the folder that the environment variable LBEN_DATA names, then the
@@ -155,7 +155,7 @@ def cifar10(root: str | Path | None = None) -> ImageData:
     """CIFAR-10, from `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`, or the official archive of them.
 
     50,000 train and 10,000 test images, rows of 3 x 32 x 32 bytes, colour by colour. Each place is looked at with its
-    subfolders `cifar10` and `cifar-10-batches-bin`; the archive, `cifar-10-binary.tar.gz`, is read as it is.
+    subfolders ``cifar10`` and ``cifar-10-batches-bin``; the archive, `cifar-10-binary.tar.gz`, is read as it is.
 
     Args:
         root: the folder to look in, alone; None: the folder that the environment variable LBEN_DATA names, then the

@@ -149,7 +149,7 @@ class ConvSandwich(ExplicitImages, _Sandwich):
     """A sandwich layer of images (Wang & Manchester 2023), everything a convolution, of the bound 1.
 
     ``y = sqrt(2) A' Psi sigma(sqrt(2) Psi^-1 B x + b)``. x has shape (batch, in_channels, height, width), y (batch,
-    out_channels, height, width), of any size.
+    out_channels, height, width), of any size; with circular padding, of at least kernel_size pixels a side.
 
     Args:
         in_channels: those of x.

@@ -204,6 +204,7 @@ class LBEN(EquilibriumNetwork):
         Raises:
             NotWellPosed: if the metric does not prove an equilibrium.
             BoundNotMet: if it does not prove gamma.
+            InvalidInput: if the weights carry no metric; `well_posed` finds one.
 
         Examples:
             >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
@@ -383,7 +384,8 @@ class MON(EquilibriumNetwork):
             A network, to train on or to examine.
 
         Raises:
-            NotWellPosed: if I - W is not monotone enough.
+            NotWellPosed: if I - W is not monotone.
+            InvalidInput: if the weights have a feed-through D.
         """
         sizes = sizes_of(weights)
         net = cls(*sizes, epsilon=epsilon, activation=activation, solver=solver, normalize=normalize)
@@ -444,7 +446,7 @@ class UnconstrainedEN(EquilibriumNetwork):
         """The unconstrained network of these weights; their metric is forgotten, for training would void it.
 
         Args:
-            weights: any.
+            weights: any, without a feed-through D.
             activation: sigma, one of lben's.
             solver: how equilibria are found; None: Peaceman-Rachford splitting.
             normalize: a `Normalize` in front, or None.

@@ -36,7 +36,8 @@ class LayeredNetwork(EquilibriumNetwork):
         normalize: a `Normalize` in front, or None.
 
     Raises:
-        InvalidInput: if W has another form, or weights are so large that no metric of this precision proves anything.
+        InvalidInput: if W has another form, there is a D, or weights are so large that no metric of this precision
+            proves anything.
 
     Examples:
         Two hidden layers of one unit each.
@@ -54,6 +55,8 @@ class LayeredNetwork(EquilibriumNetwork):
     def __init__(self, weights: Weights, activation: Activation, normalize: Normalize | None = None) -> None:
         if not isinstance(weights, Weights):
             raise InvalidInput(f"A LayeredNetwork is made of an lben.Weights, not {weights!r}.")
+        if weights.D is not None:
+            raise InvalidInput("These weights have a feed-through D: LBEN.from_weights makes a network with one.")
         weights = weights.detach().validate()
         if DenseOperator(weights.W).layers is None:
             raise InvalidInput("W is not strictly block lower triangular, as a feed-forward network has it.")

@@ -17,7 +17,7 @@ from lben.solvers.base import Solved
 class Solution(Solved):
     """An equilibrium, with what is known of its quality, sample by sample: ``net.solve(x)`` returns it.
 
-    It is true if all samples have converged. Its tensors are arranged as the batch was.
+    It is true if all samples have converged. Its tensors, but for `state`, are arranged as the batch was.
 
     Attributes:
         z: the hidden units, sigma(v), of shape (..., n); differentiable.
