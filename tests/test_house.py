@@ -35,12 +35,24 @@ def test_every_room_says_in_one_sentence_what_belongs_there(room: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_files_and_functions_are_short(file: Path) -> None:
+    """Without docstrings: `help` alone must be enough, and what explains does not tangle."""
     text = file.read_text()
-    assert text.count("\n") <= 350
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    assert text.count("\n") - said(tree) <= 350
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             assert node.end_lineno is not None
-            assert node.end_lineno - node.lineno < 60, node.name
+            assert node.end_lineno - node.lineno - said(node) < 60, node.name
+
+
+def said(tree: ast.AST) -> int:
+    """How many lines of it are docstrings, be they of modules, classes, functions or what was assigned above."""
+    spans = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    ]
+    return sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in spans)
 
 
 def imports(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:

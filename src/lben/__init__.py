@@ -32,6 +32,7 @@ from lben.certify.local import LocalBound, local_bound
 from lben.certify.lower import lipschitz_lower_bound
 from lben.certify.radius import CertifiedAccuracy, CertifiedRadius, certified_accuracy, certified_radius
 from lben.certify.recurrent import Dissipation
+from lben.certify.verify import Verification, verify
 from lben.certify.wellposed import WellPosedness
 from lben.dynamics.contracting import ContractingODE
 from lben.dynamics.imported import from_rnn
@@ -187,6 +188,7 @@ __all__ = [
     "Supply",
     "Tanh",
     "UnconstrainedEN",
+    "Verification",
     "Weights",
     "WellPosedness",
     "__version__",
@@ -215,5 +217,6 @@ __all__ = [
     "save",
     "tightest_bound",
     "train",
+    "verify",
     "well_posed",
 ]

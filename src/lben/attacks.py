@@ -28,15 +28,26 @@ from lben.progress import Show, track
 from lben.solvers.base import Solver
 
 AttackMethod = Literal["fgm", "pgd", "deepfool"]
+"""Names of attacks: "fgm", one step along the gradient; "pgd", projected steps; "deepfool", the nearest wrong class."""
 PAPER_IMAGES = 2000
 """At most so many are attacked by the paper's protocol."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """The same lengths in both units: at the network's input, and in pixels.
+    """The same lengths in both units, as an `Attack` has them.
 
     They are equal without `Normalize`. A size has no one length at the input where features have different stds: NaN.
+
+    Attributes:
+        input: at the network's input, behind its `Normalize`.
+        pixels: before it.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 2, gamma=1.0, normalize=lben.Normalize(0.5, 0.25))
+        >>> found = lben.attack(net, torch.rand(3, 2), torch.tensor([0, 1, 0]), [1.0], method="fgm")
+        >>> found.epsilons.input.tolist(), found.epsilons.pixels.tolist()
+        ([1.0], [0.25])
     """
 
     input: Tensor
@@ -45,14 +56,23 @@ class Lengths:
 
 @dataclass(frozen=True, eq=False)
 class Attack(NoVerdict):
-    """What an attack reached at each of K sizes, on a batch of B inputs with d features.
+    """What an attack reached at each of K sizes, on a batch of B inputs with d features: `attack` returns it.
 
-    epsilons: the sizes allowed, shape (K,). error: the share of inputs with a wrong class at each, shape (K,).
-    clean_error: the share without attack.
-    inputs: the attacked inputs, in pixels and in their range, shape (K, B, d); distances: how far they are from the
-        originals, shape (K, B), never more than the size.
-    success: where the class is wrong, shape (K, B), with the equilibrium solved to machine precision.
-    unsolved: where no equilibrium was found, which counts as wrong; there may be none if no metric proves one.
+    Attributes:
+        method: which attack it was.
+        epsilons: the sizes allowed, in both units, each of shape (K,).
+        clean_error: the share of inputs with a wrong class without attack.
+        error: the share with a wrong class at each size, of shape (K,).
+        inputs: the attacked inputs, in pixels and in their range, of shape (K, B, d).
+        distances: how far they are from the originals, in both units, each of shape (K, B); never more than the size.
+        success: where the class is wrong, of shape (K, B), with the equilibrium solved to machine precision.
+        unsolved: where no equilibrium was found, which counts as wrong; there may be none if no metric proves one.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 2, gamma=1.0)
+        >>> found = lben.attack(net, torch.rand(3, 2), torch.tensor([0, 1, 0]), [0.1, 0.2], steps=5)
+        >>> found.inputs.shape, bool((found.error >= found.clean_error).all())
+        (torch.Size([2, 3, 2]), True)
     """
 
     method: str
@@ -97,17 +117,46 @@ def attack(
     paper_protocol: bool = False,
     activation: Activation | None = None,
 ) -> Attack:
-    """Look for inputs near x, in the l2 norm, that get a class other than y.
+    """Look for inputs near x, in the l2 norm, that get a class other than y; through Foolbox (extra `attacks`).
 
-    x: pixels, shape (B, d), or images for a convolutional network, within `bounds`, to which attacked inputs are
-        clipped; the network normalises them itself. They may be on any device, where the result lies, too: gradients
-        are those of the network where it is, and what they lead to is judged on the CPU.
-    epsilons: the sizes allowed, in `domain`: distances at the network's input (after `Normalize`), or in pixels.
-    method: "fgm", one step along the gradient; "pgd", the default, `steps` projected steps from each of `restarts`
-        random starts; "deepfool", which looks for the nearest wrong class, and whose one answer serves every size.
-    paper_protocol: the protocol behind the paper's tables: "fgm", on the last 2,000 of x, sizes at the network's
-        input, every input attacked even if its class is wrong already.
-    progress: True for a bar, False for none; if not given, one on a terminal when it takes longer than some seconds.
+    What Foolbox answers is checked again: size, range and success.
+
+    Args:
+        net: a network, a stack (`Sequential`), or bare weights.
+        x: pixels, of shape (B, d), or images for a convolutional network, within `bounds`, to which attacked inputs are
+            clipped; the network normalises them itself. They may be on any device, where the result lies, too:
+            gradients are those of the network where it is, and what they lead to is judged on the CPU.
+        y: labels, integers of shape (B,).
+        epsilons: the sizes allowed, finite and not negative, in `domain`.
+        method: "fgm", one step along the gradient; "pgd", the default, `steps` projected steps from each of `restarts`
+            random starts; "deepfool", which looks for the nearest wrong class, and whose one answer serves every size.
+        domain: what sizes measure: distances at the network's "input", after `Normalize`, or in "pixels".
+        bounds: the least and the greatest value of a pixel.
+        steps: of "pgd" and "deepfool".
+        restarts: of "pgd".
+        batch_size: how many inputs are attacked at once.
+        seed: of the random starts; the same seed gives the same result.
+        progress: True for a bar, False for none; None: one on a terminal when it takes longer than some seconds.
+        paper_protocol: the protocol behind the paper's tables: "fgm", on the last 2,000 of x, sizes at the network's
+            input, every input attacked even if its class is wrong already.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
+
+    Returns:
+        An `Attack`.
+
+    Raises:
+        InvalidInput: if an argument does not fit, or the network has one output.
+        MissingExtra: without Foolbox.
+
+    Examples:
+        No attack succeeds within a certified radius.
+
+        >>> net = lben.LBEN(2, 4, 2, gamma=1.0)
+        >>> x = torch.rand(8, 2)
+        >>> safe = lben.certified_radius(net, x)
+        >>> found = lben.attack(net, x, safe.predicted, [0.9 * float(safe.radius.min())], steps=5)
+        >>> bool(found.success.any())
+        False
     """
     evaluator = Evaluator.of(net, activation)
     evaluator.subject.scale_of(domain)

@@ -37,14 +37,26 @@ class Described(nn.Module):
 
     @abstractmethod
     def options(self) -> dict[str, Any]:
-        """What decides the function beside its tensors, by the name of the option that sets it."""
+        """What decides the function beside its tensors, by the name of the option that sets it.
+
+        Returns:
+            A dictionary of values.
+        """
 
     def constants(self) -> dict[str, float]:
-        """Numbers that are tensors, and that a state dict may not change all the same."""
+        """Numbers that are tensors, and that a state dict may not change all the same.
+
+        Returns:
+            A dictionary of numbers.
+        """
         return {}
 
     def describe(self) -> dict[str, Any]:
-        """The options as plain values."""
+        """The options as plain values, as a file and a state dict keep them.
+
+        Returns:
+            A dictionary that JSON can hold.
+        """
         return {name: plain(value) for name, value in self.options().items()}
 
     def get_extra_state(self) -> Tensor:
@@ -52,7 +64,11 @@ class Described(nn.Module):
         return torch.tensor(list(text.encode("ascii")), dtype=torch.float32, device="cpu")
 
     def set_extra_state(self, state: Any) -> None:
-        """Nothing is left to set: all that could differ was refused before any tensor was copied."""
+        """Nothing is left to set: all that could differ was refused before any tensor was copied.
+
+        Args:
+            state: what a state dict holds of the options.
+        """
 
     def _stated(self) -> dict[str, Any]:
         described = {name: value for name, value in self.describe().items() if name not in self.elsewhere}

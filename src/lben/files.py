@@ -43,8 +43,23 @@ Saved = BaseNetwork | REN | Sequential
 def save(net: Saved, path: str | os.PathLike[str], *, columns: Columns | None = None) -> None:
     """Write a network, or a stack of stages, to a file: to a temporary one first, so that no half of it is ever left.
 
-    columns: of the table that a dense network takes, which the file is to know; `lben.data.read_columns` reads them.
-    Nothing is written that `load` would not read.
+    It is one safetensors file, whose header describes the network; nothing is written that `load` would not read, and
+    no pickle.
+
+    Args:
+        net: one of lben's networks, a `REN`, or a `Sequential`.
+        path: of the file.
+        columns: of the table that a dense network takes, which the file is to know; `lben.data.read_columns` reads
+            them.
+
+    Raises:
+        InvalidInput: for another network, or one with a part of your own, such as an `Elementwise`.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0, activation=lben.Tanh())
+        >>> lben.save(net, "net.safetensors")
+        >>> lben.load("net.safetensors").activation
+        Tanh()
     """
     if type(net) not in (Sequential, REN, *KINDS.values()):
         raise InvalidInput(f"lben.save writes {', '.join(KINDS)}, REN and Sequential, not {type(net).__name__}.")
@@ -64,9 +79,25 @@ def save(net: Saved, path: str | os.PathLike[str], *, columns: Columns | None = 
 
 
 def load(path: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Any:
-    """Read a network or a stack that `save` wrote, in training mode; raises InvalidFile for all else.
+    """Read a network or a stack that `save` wrote, in training mode. Nothing in a file can run code.
 
-    device: where it goes; the CPU if not given, wherever it was when it was saved.
+    Args:
+        path: of the file.
+        device: where it goes; the CPU if not given, wherever it was when it was saved.
+
+    Returns:
+        The network, with its bound, activation, solver and normalisation.
+
+    Raises:
+        InvalidFile: for anything that is no such file, or was changed.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> lben.save(net, "net.safetensors")
+        >>> same = lben.load("net.safetensors")
+        >>> x = torch.tensor([[1.0, -1.0]])
+        >>> same.gamma, torch.equal(same(x), net(x))
+        (1.0, True)
     """
     checks.placement(device, None)
     description, tensors = read_tensors(path, "lben", "a network")
@@ -80,11 +111,27 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
 
 @dataclass(frozen=True)
 class Card:
-    """A trained network of the package: what made it, and what was measured of it on all `images` test images.
+    """A trained network of the package: what made it, and what was measured of it. ``lben.pretrained()`` lists them.
 
-    error: the share of them with a wrong class. bound: the smallest Lipschitz bound that a diagonal metric proves, at
-    the network's input. certified: the share of them proved to keep the right class within each radius, in pixels.
-    versions: of the packages that trained it. sha256: of its file.
+    Attributes:
+        name: by which `pretrained` finds it.
+        kind: of network.
+        hidden: its number of hidden units.
+        gamma: the prescribed bound, or None.
+        command: that trained it.
+        recipe: how it was trained, in words.
+        seed: of the training.
+        versions: of the packages that trained it.
+        images: how many test images it was measured on.
+        error: the share of them with a wrong class.
+        bound: the smallest Lipschitz bound that a diagonal metric proves, at the network's input.
+        certified: the share of them proved to keep the right class within each radius, in pixels.
+        sha256: of its file.
+
+    Examples:
+        >>> card = lben.pretrained()[0]
+        >>> card.name, card.kind, card.hidden
+        ('mnist-gamma-0.2', 'LBEN', 80)
     """
 
     name: str
@@ -127,8 +174,23 @@ def pretrained(name: str) -> BaseNetwork: ...
 def pretrained(name: str | None = None) -> Cards | BaseNetwork:
     """A network that ships with the package, in evaluation mode; without a name, the cards of all of them.
 
-    name: such as "mnist-gamma-1", an LBEN trained on MNIST with gamma = 1, of 784 pixels in [0, 1] to 10 logits.
-    Raises InvalidInput for another name, and InvalidFile if the file is not the one that its card is about.
+    Args:
+        name: such as "mnist-gamma-1", an LBEN trained on MNIST with gamma = 1, of 784 pixels in [0, 1] to 10 logits.
+
+    Returns:
+        The network; or, without a name, a tuple of `Card`, printed one a line.
+
+    Raises:
+        InvalidInput: for another name.
+        InvalidFile: if the file is not the one that its card is about.
+
+    Examples:
+        >>> net, digits = lben.pretrained("mnist-gamma-1"), lben.data.embedded_mnist()
+        >>> predicted = net(lben.data.pixels(digits.test_images[:5])).argmax(dim=1)
+        >>> torch.equal(predicted, digits.test_labels[:5])
+        True
+        >>> [card.name for card in lben.pretrained()]
+        ['mnist-gamma-0.2', 'mnist-gamma-0.4', 'mnist-gamma-1', 'mnist-gamma-5', 'mnist-gamma-none', 'mnist-mon']
     """
     folder = resources.files("lben.data")
     found = [file for file in folder.iterdir() if file.name.endswith(".json")]

@@ -13,9 +13,23 @@ from lben.errors import InvalidInput
 
 
 class Normalize(nn.Module):
-    """x -> (x - mean)/std, with one mean and std for all features, or one for each; for images also one a channel.
+    """The first stage of a network that takes pixels: ``x -> (x - mean)/std``, which bounds account for.
 
     It multiplies a Lipschitz bound by `gain` = 1/min(std): the bound from pixels is that from its output times this.
+
+    Args:
+        mean: one for all features, or one for each; for images also one a channel.
+        std: the same; above 0.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if they are no finite numbers, a std is not above 0, or their numbers differ.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0, normalize=lben.Normalize(0.5, 0.25))
+        >>> net.bound(), net.bound("pixels")
+        (1.0, 4.0)
     """
 
     mean: Tensor
@@ -40,7 +54,14 @@ class Normalize(nn.Module):
         self.to(device=device)
 
     def validate(self) -> Normalize:
-        """This stage, if its numbers are finite and every std is above 0: they may have been set since it was made."""
+        """This stage, if its numbers are finite and every std is above 0: they may have been set since it was made.
+
+        Returns:
+            The stage itself.
+
+        Raises:
+            InvalidInput: naming what is wrong.
+        """
         _check(self.mean, self.std)
         return self
 
@@ -60,7 +81,14 @@ class Normalize(nn.Module):
         return 1 / self.scale
 
     def repeated(self, times: int) -> Normalize:
-        """The same for features that come in runs of this length, as the pixels of a channel do."""
+        """The same for features that come in runs of this length, as the pixels of a channel do.
+
+        Args:
+            times: the length of a run.
+
+        Returns:
+            A stage of as many times more features.
+        """
         checks.count("times", times)
         made = Normalize(0.0, 1.0).to(self.std)
         for name in ("mean", "std"):
@@ -68,7 +96,14 @@ class Normalize(nn.Module):
         return made
 
     def selected(self, features: list[int]) -> Normalize:
-        """The same for some of the features alone."""
+        """The same for some of the features alone.
+
+        Args:
+            features: their numbers.
+
+        Returns:
+            A stage of these features.
+        """
         made = Normalize(0.0, 1.0).to(self.std)
         for name in ("mean", "std"):
             values = getattr(self, name)
@@ -76,11 +111,19 @@ class Normalize(nn.Module):
         return made
 
     def describe(self) -> list[int]:
-        """How many numbers it holds: they are tensors."""
+        """How many numbers it holds: they are tensors.
+
+        Returns:
+            Those of mean and of std.
+        """
         return [self.mean.numel(), self.std.numel()]
 
     def options(self) -> dict[str, Tensor]:
-        """What it is made of."""
+        """What it is made of.
+
+        Returns:
+            mean and std by their names.
+        """
         return {"mean": self.mean, "std": self.std}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -92,6 +135,17 @@ class Normalize(nn.Module):
         return self.features > 1 and x.dim() >= 3 and x.shape[-3] == self.features != x.shape[-1]
 
     def forward(self, x: Tensor) -> Tensor:
+        """(x - mean)/std.
+
+        Args:
+            x: of shape (..., features), or images with one value a channel.
+
+        Returns:
+            A tensor of the shape of x.
+
+        Raises:
+            InvalidInput: if x does not fit.
+        """
         try:
             if self._by_channel(x):
                 return (x - self.mean.reshape(-1, 1, 1)) / self.std.reshape(-1, 1, 1)

@@ -146,29 +146,54 @@ class _Estimator(_Base):  # type: ignore[misc]
 class LBENClassifier(_Classifier, _Estimator):  # type: ignore[misc]
     """A classifier whose `decision_function` is Lipschitz, with a bound that can be prescribed, and is proved.
 
-    gamma: the bound of `decision_function` for each standardised unit of X, or each unit of X with scale=False; None
-        for some finite one.
-    hidden: the number of hidden units.
-    activation: an activation of lben, such as lben.Tanh().
-    scale: whether columns are standardised, inside the network, so that bounds account for it: by mean and standard
-        deviation of the rows of `fit`, or of the first `partial_fit`. A column that is constant there has no influence.
-    epochs: how often the rows are gone through.
-    batch_size: rows a step; None: an eighth of them, from 16 to 256.
-    learning_rate: that of Adam, at its peak; it rises for 30 % of the steps of `fit` and falls for the rest.
-    margin: by how much the score of the right class should exceed the others, as the loss asks: more radius.
-    early_stopping: whether `validation_fraction` of the distinct rows is set aside, spread over the classes, training
-        ends when `patience` epochs have not lowered the loss there, and the best network of all is kept.
-    tolerance: of the equilibria in training; predictions are made to 1e-11.
-    random_state: a seed, for the same result every time, or a RandomState. verbose: whether to show a bar (rich).
-
     Equal rows count as one with the sum of their weights, and the order of rows does not matter: a `sample_weight` of 2
-    is a row twice, and of 0 a row left out, to the last bit.
+    is a row twice, and of 0 a row left out, to the last bit. Bounds are about `decision_function`, the scores, or of
+    two classes the second less the first; they are the smallest that are found, are searched for when first asked for,
+    and hold for the function of real numbers: predictions add rounding.
 
-    After `fit` there are `classes_`, `n_features_in_`, `feature_names_in_` where X has names of columns, `net_`, the
-    lben.LBEN, in double precision, whose outputs are scores, one a class, `history_`, with the loss of every epoch,
-    their number `n_iter_`, `lipschitz_bound_`, and `standardised_bound_`. `decision_function` is the scores, or of two
-    classes the second less the first; these bounds are about that. They are the smallest that are found, are searched
-    for when first asked for, and hold for the function of real numbers: predictions add rounding.
+    Args:
+        gamma: the bound of `decision_function` for each standardised unit of X, or each unit of X with scale=False;
+            None for some finite one.
+        hidden: the number of hidden units.
+        activation: an activation of lben, such as ``lben.Tanh()``.
+        scale: whether columns are standardised, inside the network, so that bounds account for it: by mean and standard
+            deviation of the rows of `fit`, or of the first `partial_fit`. A column that is constant there has no
+            influence.
+        epochs: how often the rows are gone through.
+        batch_size: rows a step; None: an eighth of them, from 16 to 256.
+        learning_rate: that of Adam, at its peak; it rises for 30 % of the steps of `fit` and falls for the rest.
+        margin: by how much the score of the right class should exceed the others, as the loss asks: more radius.
+        early_stopping: whether a share of the distinct rows is set aside, training ends when `patience` epochs have not
+            lowered the loss there, and the best network of all is kept.
+        validation_fraction: that share.
+        patience: how many epochs to wait.
+        tolerance: of the equilibria in training; predictions are made to 1e-11.
+        random_state: a seed, for the same result every time, or a RandomState.
+        verbose: whether to show a bar (rich).
+
+    Attributes:
+        classes_: the classes, sorted, after `fit`.
+        n_features_in_: the number of columns.
+        feature_names_in_: their names, where X has any.
+        net_: the `lben.LBEN`, in double precision, whose outputs are scores, one a class.
+        history_: the loss of every epoch.
+        n_iter_: how many epochs there were.
+        lipschitz_bound_: the proved bound for each unit of X, in the l2 norm.
+        standardised_bound_: the same in the units of `gamma`, which it is at most.
+
+    Raises:
+        InvalidInput: when it learns, for an argument that is none of these.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lben.sklearn import LBENClassifier
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> y = np.where(X[:, 0] > 0, "right", "left")
+        >>> model = LBENClassifier(gamma=5.0, hidden=4, epochs=20, random_state=0).fit(X, y)
+        >>> model.score(X, y) > 0.9, model.standardised_bound_ <= 5.0
+        (True, True)
+        >>> model.certified_radius(X).shape
+        (60,)
     """
 
     def __init__(
@@ -207,14 +232,39 @@ class LBENClassifier(_Classifier, _Estimator):  # type: ignore[misc]
         self.margin = margin
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LBENClassifier:
-        """Learn from the beginning from rows X, shape (count, features), and their classes y, numbers or words."""
+        """Learn from the beginning.
+
+        Args:
+            X: rows, of shape (count, features).
+            y: their classes, numbers or words, of shape (count,).
+            sample_weight: one number a row, not negative: 2 is a row twice, 0 a row left out. None: all alike.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            InvalidInput: if there is one class alone, or all weights are zero.
+        """
         X, y, weights = self._checked(X, y, sample_weight, first=True, numeric=False)
         self._distinguish(np.unique(y))
         self._fit(self._rows(X, y, weights), *self._task())
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> LBENClassifier:
-        """Go through these rows once, at a constant rate; the first call must be given all `classes` there will be."""
+        """Go through these rows once, at a constant rate.
+
+        Args:
+            X: rows, of shape (count, features).
+            y: their classes, of shape (count,).
+            classes: all that there will be, which the first call must be given.
+            sample_weight: one number a row, not negative: 2 is a row twice, 0 a row left out. None: all alike.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            InvalidInput: without classes in the first call, or for others than before.
+        """
         first = not hasattr(self, "net_")
         X, y, weights = self._checked(X, y, sample_weight, first=first, numeric=False)
         if first and classes is None:
@@ -248,24 +298,52 @@ class LBENClassifier(_Classifier, _Estimator):  # type: ignore[misc]
         return count, gamma, CrossEntropy(self.margin).each
 
     def decision_function(self, X: Any) -> Any:
-        """Scores, shape (count, classes); of two classes the second less the first, shape (count,)."""
+        """Scores.
+
+        Args:
+            X: rows, of shape (count, features).
+
+        Returns:
+            Of shape (count, classes); of two classes the second less the first, of shape (count,).
+        """
         scores = self._outputs(X).numpy()
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_proba(self, X: Any) -> Any:
-        """The softmax of the scores, shape (count, classes)."""
+        """The softmax of the scores.
+
+        Args:
+            X: rows, of shape (count, features).
+
+        Returns:
+            Of shape (count, classes).
+        """
         return self._outputs(X).softmax(dim=-1).numpy()
 
     def predict(self, X: Any) -> Any:
-        """The class of each row, shape (count,)."""
+        """The class of each row.
+
+        Args:
+            X: rows, of shape (count, features).
+
+        Returns:
+            Of shape (count,).
+        """
         best = self._outputs(X).argmax(dim=-1).numpy()
         return self.classes_[best]
 
     def certified_radius(self, X: Any, *, standardised: bool = False) -> Any:
-        """How far each row may move, in the l2 norm, before its class can change: proved, shape (count,).
+        """How far each row may move, in the l2 norm, before its class can change: proved.
 
-        standardised: whether distances are measured in standardised units, where every column counts alike, instead
-            of those of X. The bounds of all pairs of classes are searched for when first asked for.
+        The bounds of all pairs of classes are searched for when first asked for.
+
+        Args:
+            X: rows, of shape (count, features).
+            standardised: whether distances are measured in standardised units, where every column counts alike, instead
+                of those of X.
+
+        Returns:
+            Of shape (count,).
         """
         x = self._inputs(X)
         found = enclose(self.net_, x)
@@ -283,24 +361,88 @@ class LBENClassifier(_Classifier, _Estimator):  # type: ignore[misc]
 class LBENRegressor(_Regressor, _Estimator):  # type: ignore[misc]
     """A regressor, of one target or several, that is Lipschitz, with a bound that can be prescribed, and is proved.
 
-    gamma: the bound from standardised units of X to standardised units of y, in the l2 norm; with scale=False from
-        those of X. None for some finite one.
-    All else is as of `LBENClassifier`, which has `margin` besides; rows that are set aside are spread over the first
-    target.
+    Equal rows count as one with the sum of their weights, and the order of rows does not matter. Targets are
+    standardised by mean and standard deviation of `fit` or the first `partial_fit`; one that is constant there is not
+    divided.
 
-    Targets are standardised by `target_mean_` and `target_scale_`, of `fit` or the first `partial_fit`; one that is
-    constant there is not divided. `net_` gives standardised targets, and `lipschitz_bound_`, from X to y in their own
-    units, is its bound times the largest scale.
+    Args:
+        gamma: the bound from standardised units of X to standardised units of y, in the l2 norm; with scale=False from
+            those of X. None for some finite one.
+        hidden: the number of hidden units.
+        activation: an activation of lben, such as ``lben.Tanh()``.
+        scale: whether columns are standardised, inside the network, so that bounds account for it: by mean and standard
+            deviation of the rows of `fit`, or of the first `partial_fit`. A column that is constant there has no
+            influence.
+        epochs: how often the rows are gone through.
+        batch_size: rows a step; None: an eighth of them, from 16 to 256.
+        learning_rate: that of Adam, at its peak; it rises for 30 % of the steps of `fit` and falls for the rest.
+        early_stopping: whether a share of the distinct rows is set aside, training ends when `patience` epochs have not
+            lowered the loss there, and the best network of all is kept.
+        validation_fraction: that share.
+        patience: how many epochs to wait.
+        tolerance: of the equilibria in training; predictions are made to 1e-11.
+        random_state: a seed, for the same result every time, or a RandomState.
+        verbose: whether to show a bar (rich).
+
+    Attributes:
+        n_features_in_: the number of columns, after `fit`.
+        feature_names_in_: their names, where X has any.
+        net_: the `lben.LBEN`, in double precision, which gives standardised targets.
+        history_: the loss of every epoch.
+        n_iter_: how many epochs there were.
+        target_mean_: of the targets.
+        target_scale_: their standard deviations.
+        lipschitz_bound_: the proved bound from X to y in their own units: that of the network times the largest scale.
+        standardised_bound_: that of the network, in the units of `gamma`, which it is at most.
+
+    Raises:
+        InvalidInput: when it learns, for an argument that is none of these.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lben.sklearn import LBENRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> y = np.abs(X[:, 0])
+        >>> model = LBENRegressor(gamma=5.0, hidden=8, epochs=50, random_state=0).fit(X, y)
+        >>> model.score(X, y) > 0.8
+        True
+        >>> low, high = model.certified_interval(X, radius=0.1)
+        >>> bool(((low < model.predict(X)) & (model.predict(X) < high)).all())
+        True
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LBENRegressor:
-        """Learn from the beginning from rows X, shape (count, features), and y, (count,) or (count, targets)."""
+        """Learn from the beginning.
+
+        Args:
+            X: rows, of shape (count, features).
+            y: of shape (count,) or (count, targets).
+            sample_weight: one number a row, not negative: 2 is a row twice, 0 a row left out. None: all alike.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            InvalidInput: if all weights are zero.
+        """
         rows = self._rows(X, y, sample_weight, first=True)
         self._fit(rows, rows.targets.shape[1], self.gamma, MeanSquare().each)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> LBENRegressor:
-        """Go through these rows once, at a constant rate."""
+        """Go through these rows once, at a constant rate.
+
+        Args:
+            X: rows, of shape (count, features).
+            y: of the shape of the first call.
+            sample_weight: one number a row, not negative: 2 is a row twice, 0 a row left out. None: all alike.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            InvalidInput: if y has another shape than before.
+        """
         first = not hasattr(self, "net_")
         rows = self._rows(X, y, sample_weight, first=first)
         if first:
@@ -324,13 +466,29 @@ class LBENRegressor(_Regressor, _Estimator):  # type: ignore[misc]
         return (outputs * self.target_scale_ + self.target_mean_).reshape(-1, *self._shape)
 
     def predict(self, X: Any) -> Any:
-        """The target of each row, in the shape that y had."""
+        """The target of each row.
+
+        Args:
+            X: rows, of shape (count, features).
+
+        Returns:
+            In the shape that y had.
+        """
         return self._in_own_units(self._outputs(X).numpy())
 
     def certified_interval(self, X: Any, radius: float, *, standardised: bool = False) -> tuple[Any, Any]:
-        """Below and above which the prediction cannot get while a row stays within `radius`: proved, each as `predict`.
+        """Below and above which the prediction cannot get while a row stays within a radius: proved.
 
-        standardised: whether the radius, in the l2 norm, is one of standardised units instead of those of X.
+        Args:
+            X: rows, of shape (count, features).
+            radius: in the l2 norm, finite and not negative.
+            standardised: whether the radius is one of standardised units instead of those of X.
+
+        Returns:
+            Two arrays, each as `predict` gives it.
+
+        Raises:
+            InvalidInput: for another radius.
         """
         x, size = self._inputs(X), checks.number("radius", radius)
         if not 0 <= size < math.inf:

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tests.adversary.claims import convolutional, dense, eliminated, extreme, grouped, images, imported, passing
+from tests.adversary.nearby import around_inputs
 from tests.adversary.promises import promised
 from tests.adversary.recurrent import recurrent
 from tests.adversary.stacks import linear_stack
@@ -32,6 +33,7 @@ KINDS: dict[Kind, int] = {  # and how many of each kind make one round of the lo
     steep: 6,
     linear_stack: 16,
     promised: 40,
+    around_inputs: 10,
 }
 
 

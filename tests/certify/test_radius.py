@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -174,3 +175,17 @@ def test_bare_weights_and_batches() -> None:
     assert torch.allclose(of_net.radius, of_weights.radius)
     bare = lben.certified_radius(lben.UnconstrainedEN.from_weights(net.weights().detach(), activation=lben.Tanh()), x)
     assert torch.allclose(of_net.radius, bare.radius, rtol=1e-4)
+
+
+def test_radii_and_shares_are_told_in_words_and_rounded_down() -> None:
+    radius = torch.tensor([0.0, 1 / 3, 2 / 3], dtype=torch.float64)
+    found = lben.CertifiedRadius(radius, torch.zeros(3, dtype=torch.int64), "pixels", torch.zeros(2, 2))
+    assert str(found) == (
+        "3 certified l2 radii from 0 to 0.666666, the median 0.333333, measured at pixels; 1 of them are 0."
+    )
+    assert str(replace(found, radius=radius[:0])) == "No radii: there was no input."
+    shares = lben.CertifiedAccuracy(torch.tensor([0.5, 1.0]), torch.tensor([2 / 3, 0.0], dtype=torch.float64), "input")
+    assert (
+        str(shares)
+        == "Right, and proved to stay so: 66.6666 % within 0.5, 0 % within 1, measured at the network's input."
+    )

@@ -84,6 +84,7 @@ def test_searches_find_more_than_was_promised_and_nothing_that_signals_contradic
     assert gain.gain is not None
     assert gain.gain <= 1
     below = lben.lipschitz_lower_bound(ren, torch.randn(10, 3, 2, dtype=D), restarts=3, steps=15)
+    assert str(below).startswith("Two signals show a gain of at least ")
     assert below.proved
     assert 0.5 * gain.gain < below.value <= gain.gain
     assert below.inputs.shape == (2, 10, 2)

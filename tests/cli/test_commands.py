@@ -300,6 +300,7 @@ def test_attack_shows_both_units_and_what_is_proved(trained: Path) -> None:
         (("reproduce", "mnist", "x", "--quick", "--data", "."), "give it no --data"),
         (("reproduce", "mnist", f"{__file__}/x", "--quick"), "cannot be made"),
         (("reproduce", "svhn", "x", "--quick", "--third"), "exclude each other"),
+        (("reproduce", "svhn", "x", "--quick", "--only", "UNC"), "There is no row 'UNC', but MON, LBEN"),
         (("reproduce", "layers", "x", "--quick", "--only", "Cayley"), "There is no row 'Cayley', but plain, ortho"),
         (("reproduce", "layers", "x", "--data", "nowhere"), "'nowhere' is not a folder"),
         (("reproduce", "regions", f"{__file__}/x"), "cannot be made"),

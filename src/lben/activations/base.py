@@ -45,7 +45,23 @@ def plain_spoken(method: Function) -> Function:
 
 
 class Activation(ABC):
-    """A monotone function with slopes in [0, 1], applied unit by unit to the last dimension."""
+    """What every activation is: a monotone function with slopes in [0, 1], applied to the last dimension.
+
+    Such a sigma is the proximal operator of a convex f (Proposition `sigma`), which is what solvers and proofs need.
+    Subclasses give ``sigma(v)``, its `derivative` and its `potential` f; the rest follows from these.
+
+    Examples:
+        Every activation has its f, its slopes and its proximal operators.
+
+        >>> sigma = lben.Tanh()
+        >>> v = torch.tensor([0.0, 1.0])
+        >>> sigma(v)
+        tensor([0.0000, 0.7616])
+        >>> bool(((sigma.derivative(v) >= 0) & (sigma.derivative(v) <= 1)).all())
+        True
+        >>> torch.allclose(sigma.prox(v, 1.0), sigma(v))
+        True
+    """
 
     units: int | None = None
     """How many units it is made for; None if it fits any number."""
@@ -76,19 +92,51 @@ class Activation(ABC):
 
     @abstractmethod
     def __call__(self, v: Tensor) -> Tensor:
-        """sigma(v)."""
+        """sigma(v).
+
+        Args:
+            v: pre-activations, of shape (..., n).
+
+        Returns:
+            A tensor of the same shape.
+        """
 
     @abstractmethod
     def derivative(self, v: Tensor) -> Tensor:
-        """sigma'(v) at the pre-activation v; zero from the left at a kink. Where units act together, see `gain`."""
+        """sigma'(v); zero from the left at a kink. Where units act together, see `gain`.
+
+        Args:
+            v: pre-activations, of shape (..., n).
+
+        Returns:
+            Slopes in [0, 1], of the same shape; of activations of blocks, Jacobians.
+        """
 
     @abstractmethod
     def potential(self, z: Tensor) -> Tensor:
-        """The convex f(z), up to a constant, with prox^1_f = sigma; infinite outside its closed domain."""
+        """The convex f(z), up to a constant, with prox^1_f = sigma.
+
+        Args:
+            z: values of hidden units, of shape (..., n).
+
+        Returns:
+            f, infinite outside its closed domain: of every unit, or of every block where units act together.
+        """
 
     @plain_spoken
     def prox(self, u: Tensor, alpha: float) -> Tensor:
-        """argmin over z of (z - u)^2/2 + alpha*f(z), for any alpha > 0; differentiable in u."""
+        """argmin over z of ``(z - u)^2/2 + alpha*f(z)``.
+
+        Args:
+            u: of shape (..., n).
+            alpha: a number above 0.
+
+        Returns:
+            A tensor of the shape of u, differentiable in u.
+
+        Raises:
+            InvalidInput: if alpha is not above 0.
+        """
         checks.positive("alpha", alpha)
         if alpha == 1:
             return self(u)
@@ -96,34 +144,77 @@ class Activation(ABC):
         return self(v)
 
     def reflection(self, alpha: float) -> Callable[[Tensor], Tensor]:
-        """u -> 2*prox^alpha_f(u) - u, the Cayley operator of f's subdifferential, for the iterates of a solver."""
+        """``u -> 2*prox^alpha_f(u) - u``, the Cayley operator of f's subdifferential, for the iterates of a solver.
+
+        Args:
+            alpha: a number above 0.
+
+        Returns:
+            A function of tensors.
+        """
         return lambda u: 2 * self.prox(u, alpha) - u
 
     def mirror(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """(u, out) -> 2*sigma(u) - u, written to `out`, which may be u: the reflection if `own_prox`."""
+        """``(u, out) -> 2*sigma(u) - u``, written to `out`, which may be u: the reflection if `own_prox`.
+
+        Returns:
+            A function of two tensors.
+        """
         return lambda u, out: torch.lerp(u, self(u), 2.0, out=out)
 
     def total_potential(self, z: Tensor, lam: Tensor) -> Tensor:
-        """The sum of lam_i f(z_i) over all units, or blocks, of z."""
+        """The sum of lam_i f(z_i) over all units, or blocks, of z.
+
+        Args:
+            z: values of hidden units, of shape (..., n).
+            lam: the diagonal of a metric, of shape (n,).
+
+        Returns:
+            A tensor of shape (...).
+        """
         return (lam * self.potential(z)).sum(dim=-1)
 
     def gain(self, v: Tensor) -> Jacobian:
-        """The Jacobian of sigma at v, as a linear activation, for v of shape (batch, n)."""
+        """The Jacobian of sigma at v, as a linear activation.
+
+        Args:
+            v: pre-activations, of shape (batch, n).
+
+        Returns:
+            A linear activation, v -> J v.
+        """
         return Gain(self.derivative(v), self.own_prox)
 
     def describe(self) -> dict[str, Any]:
-        """Its name and its options, as plain values."""
+        """Its name and its options.
+
+        Returns:
+            Plain values, as a file keeps them.
+        """
         return describe_record(self) if is_dataclass(self) else {"name": type(self).__name__}
 
     def groups(self, units: int) -> Tensor | None:
-        """The number of the block that each unit belongs to, where units act together; None where each acts alone.
+        """The number of the block that each unit belongs to, where units act together.
 
         Lambda must be constant on every block, or Conditions `W` and `lipschitz` prove nothing.
+
+        Args:
+            units: how many units there are.
+
+        Returns:
+            Integers of shape (units,); None where each unit acts alone.
         """
         return None
 
     def rows(self, index: Tensor) -> Activation:
-        """The activation of some samples of a batch: itself, unless it differs between samples."""
+        """The activation of some samples of a batch: itself, unless it differs between samples.
+
+        Args:
+            index: the numbers of the samples.
+
+        Returns:
+            An activation.
+        """
         return self
 
 

@@ -75,9 +75,24 @@ class Multivariable(Activation):
 
 @dataclass(frozen=True)
 class Projection(Multivariable):
-    """sigma(v) = the nearest point of a `Box`, `Ball`, `Simplex` or `Polyhedron`; f = 0 there.
+    """sigma(v) = the nearest point of a convex set, with f = 0 there: constraints that hidden units cannot break.
 
-    Every block of as many units as the set has dimensions is projected onto the same set.
+    Every block of as many units as the set has dimensions is projected onto the same set, a `Box`, `Ball`, `Simplex` or
+    `Polyhedron`.
+
+    Args:
+        set: what to project onto.
+
+    Raises:
+        InvalidInput: if it is no such set.
+
+    Examples:
+        Pairs of hidden units that stay in the unit disc.
+
+        >>> sigma = lben.Projection(lben.Ball(2))
+        >>> sigma(torch.tensor([3.0, 4.0, 0.1, 0.2]))
+        tensor([0.6000, 0.8000, 0.1000, 0.2000])
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0, activation=sigma)
     """
 
     set: ConvexSet
@@ -111,7 +126,19 @@ class Projection(Multivariable):
 
 @dataclass(frozen=True)
 class GroupSoftThreshold(Multivariable):
-    """sigma(v) = max(1 - threshold/|v|, 0) v in every block; f(z) = threshold |z|."""
+    """``sigma(v) = max(1 - threshold/|v|, 0) v`` in every block, with ``f(z) = threshold |z|``: blocks that may vanish.
+
+    Args:
+        size: how many units a block has.
+        threshold: the length that is taken from every block, above 0.
+
+    Raises:
+        InvalidInput: for a value outside these ranges.
+
+    Examples:
+        >>> lben.GroupSoftThreshold(2)(torch.tensor([3.0, 4.0, 0.1, 0.2]))
+        tensor([2.4000, 3.2000, 0.0000, 0.0000])
+    """
 
     size: int
     threshold: float = 1.0
@@ -148,7 +175,20 @@ def _shrink(v: Tensor, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Softmax(Multivariable):
-    """sigma(v)_i = e^v_i / sum of e^v_j in every block; f(z) = sum of z ln z - z^2/2 on the simplex."""
+    """``sigma(v)_i = e^v_i / sum of e^v_j`` in every block, with f(z) = sum of z ln z - z^2/2 on the simplex.
+
+    Args:
+        size: how many units a block has.
+
+    Raises:
+        InvalidInput: if size is not at least 1.
+
+    Examples:
+        Hidden units that are two distributions over two outcomes each.
+
+        >>> lben.Softmax(2)(torch.tensor([0.0, 0.0, 1.0986, 0.0]))
+        tensor([0.5000, 0.5000, 0.7500, 0.2500])
+    """
 
     size: int
 
@@ -156,7 +196,15 @@ class Softmax(Multivariable):
         checks.count("size", self.size)
 
     def prox(self, u: Tensor, alpha: float) -> Tensor:
-        """softmax(v) with alpha v + (1 - alpha) softmax(v) = u, by Newton's method."""
+        """softmax(v) with alpha v + (1 - alpha) softmax(v) = u, by Newton's method.
+
+        Args:
+            u: of shape (..., n).
+            alpha: a number above 0.
+
+        Returns:
+            A tensor of the shape of u, differentiable in u.
+        """
         checks.positive("alpha", alpha)
         if alpha == 1:
             return self(u)
@@ -235,7 +283,19 @@ def _solve_softmax(u: Tensor, alpha: float) -> Tensor:
 
 
 class Blocks(Activation):
-    """Several activations side by side: each takes as many units as it is listed with, in turn."""
+    """Several activations side by side: each takes as many units as it is listed with, in turn.
+
+    Args:
+        parts: pairs of an activation and its number of units.
+
+    Raises:
+        InvalidInput: if the list is empty, holds anything else, or an activation does not fit its number of units.
+
+    Examples:
+        >>> sigma = lben.Blocks([(lben.ReLU(), 2), (lben.Softmax(2), 2)])
+        >>> sigma(torch.tensor([-1.0, 2.0, 0.0, 0.0]))
+        tensor([0.0000, 2.0000, 0.5000, 0.5000])
+    """
 
     def __init__(self, parts: Sequence[tuple[Activation, int]]) -> None:
         if not isinstance(parts, Sequence) or not all(isinstance(part, Sequence) and len(part) == 2 for part in parts):
@@ -291,7 +351,14 @@ class Blocks(Activation):
         return lambda u: torch.cat([reflect(piece) for reflect, piece in zip(own, self._split(u), strict=True)], dim=-1)
 
     def potential(self, z: Tensor) -> Tensor:
-        """f of every unit, or of every block where units act together."""
+        """f of every unit, or of every block where units act together.
+
+        Args:
+            z: values of hidden units, of shape (..., n).
+
+        Returns:
+            A tensor with one entry a unit or block.
+        """
         return self._each(lambda part, piece: part.potential(piece), z)
 
     def total_potential(self, z: Tensor, lam: Tensor) -> Tensor:
@@ -299,7 +366,14 @@ class Blocks(Activation):
         return torch.stack([part.total_potential(piece, own) for (part, _), piece, own in pieces]).sum(dim=0)
 
     def derivative(self, v: Tensor) -> Tensor:
-        """The whole Jacobian, shape (..., n, n)."""
+        """The whole Jacobian.
+
+        Args:
+            v: pre-activations, of shape (..., n).
+
+        Returns:
+            A tensor of shape (..., n, n).
+        """
         self._split(v)
         rows = v.reshape(-1, v.shape[-1])
         J = self.gain(rows).times(torch.eye(v.shape[-1], dtype=v.dtype, device=v.device))

@@ -16,13 +16,29 @@ from lben.errors import InvalidInput
 
 @dataclass(frozen=True)
 class Framed(Activation):
-    """sigma(v) inside an image, and 0 on a frame around it, where f is 0 at 0 and infinite elsewhere.
+    """sigma(v) inside a hidden image, and 0 on a frame around it, where f is 0 at 0 and infinite elsewhere.
 
     Every slope still lies in [0, 1], so that all that is proved for sigma is proved for this. With a frame as wide as
     the reach of its kernels, a circular convolution of hidden units is one with zeros around the image. For a
     convolutional network, whose units are ordered by row, column and channel.
-    height, width, channels: of the hidden image, padding included. border: the width of the frame, in pixels.
-    activation: that of the units inside.
+
+    Args:
+        height: of the hidden image, its padding included.
+        width: of the hidden image, its padding included.
+        channels: of the hidden image.
+        border: the width of the frame, in pixels, at least 1.
+        activation: that of the units inside, one of single units.
+
+    Raises:
+        InvalidInput: if the frame leaves nothing of the image, or an argument is of another kind.
+
+    Examples:
+        >>> sigma = lben.Framed(height=4, width=4, channels=1)
+        >>> sigma(torch.ones(16)).reshape(4, 4)
+        tensor([[0., 0., 0., 0.],
+                [0., 1., 1., 0.],
+                [0., 1., 1., 0.],
+                [0., 0., 0., 0.]])
     """
 
     height: int
@@ -59,7 +75,14 @@ class Framed(Activation):
         return self.activation.inner_terms
 
     def inside(self, v: Tensor) -> Tensor:
-        """Which units are not held at zero, shape (units,)."""
+        """Which units are not held at zero.
+
+        Args:
+            v: pre-activations, of shape (..., units); its device alone matters.
+
+        Returns:
+            Booleans of shape (units,).
+        """
         checks.width("The tensor", v, self.units)
         mask = torch.zeros(self.height, self.width, self.channels, dtype=torch.bool, device=v.device)
         mask[self.border : -self.border, self.border : -self.border] = True

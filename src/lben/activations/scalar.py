@@ -42,7 +42,17 @@ class _OwnProx(Scalar):
 
 @dataclass(frozen=True)
 class ReLU(_OwnProx):
-    """sigma(v) = max(v, 0); f = 0 on [0, inf)."""
+    """sigma(v) = max(v, 0), with f = 0 on [0, inf); the default activation.
+
+    Its prox is sigma for every alpha, which makes solvers fastest.
+
+    Examples:
+        >>> sigma = lben.ReLU()
+        >>> sigma(torch.tensor([-1.0, 2.0]))
+        tensor([0., 2.])
+        >>> sigma.potential(torch.tensor([-1.0, 2.0]))
+        tensor([inf, 0.])
+    """
 
     domain = (0.0, math.inf)
     homogeneous = True
@@ -63,7 +73,12 @@ class ReLU(_OwnProx):
 
 @dataclass(frozen=True)
 class HardTanh(_OwnProx):
-    """sigma(v) = v clipped to [-1, 1]; f = 0 there."""
+    """sigma(v) = v clipped to [-1, 1], with f = 0 there: hidden units that saturate.
+
+    Examples:
+        >>> lben.HardTanh()(torch.tensor([-3.0, 0.5, 3.0]))
+        tensor([-1.0000,  0.5000,  1.0000])
+    """
 
     domain = (-1.0, 1.0)
     steepest = 0.0
@@ -77,7 +92,16 @@ class HardTanh(_OwnProx):
 
 @dataclass(frozen=True)
 class Identity(_OwnProx):
-    """sigma(v) = v, a linear unit; f = 0."""
+    """sigma(v) = v, a linear unit, with f = 0; certificates eliminate it, so that it costs nothing in a bound.
+
+    Examples:
+        A linear network, whose bound is then the norm of its matrix.
+
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0, activation=lben.Identity())
+        >>> slope = torch.autograd.functional.jacobian(net, torch.zeros(2))
+        >>> float(slope.norm()) <= 1.0
+        True
+    """
 
     linear = True
     homogeneous = True
@@ -93,7 +117,18 @@ class Identity(_OwnProx):
 
 @dataclass(frozen=True)
 class LeakyReLU(Scalar):
-    """sigma(v) = max(v, slope*v) with 0 <= slope <= 1; f(z) = (1/slope - 1)/2 * min(z, 0)^2."""
+    """sigma(v) = max(v, slope v), with f(z) = (1/slope - 1)/2 min(z, 0)^2.
+
+    Args:
+        slope: that of negative v, in [0, 1].
+
+    Raises:
+        InvalidActivation: for a slope outside [0, 1].
+
+    Examples:
+        >>> lben.LeakyReLU(0.1)(torch.tensor([-1.0, 2.0]))
+        tensor([-0.1000,  2.0000])
+    """
 
     steepest = math.inf
 
@@ -131,7 +166,14 @@ class LeakyReLU(Scalar):
 
 @dataclass(frozen=True)
 class Tanh(Scalar):
-    """sigma = tanh; f(z) = ((1 + z)ln(1 + z) + (1 - z)ln(1 - z) - z^2)/2 on [-1, 1]."""
+    """sigma = tanh, with f(z) = ((1 + z)ln(1 + z) + (1 - z)ln(1 - z) - z^2)/2 on [-1, 1].
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0, activation=lben.Tanh())
+        >>> z = net.solve(torch.tensor([[50.0, -50.0]])).z
+        >>> bool((z.abs() <= 1).all())
+        True
+    """
 
     domain = (-1.0, 1.0)
     steepest = 0.0
@@ -149,7 +191,12 @@ class Tanh(Scalar):
 
 @dataclass(frozen=True)
 class Sigmoid(Scalar):
-    """sigma(v) = 1/(1 + e^-v); f(z) = z*ln z + (1 - z)ln(1 - z) - z^2/2 on [0, 1]."""
+    """sigma(v) = 1/(1 + e^-v), with f(z) = z ln z + (1 - z)ln(1 - z) - z^2/2 on [0, 1].
+
+    Examples:
+        >>> lben.Sigmoid()(torch.tensor([0.0, 2.0]))
+        tensor([0.5000, 0.8808])
+    """
 
     domain = (0.0, 1.0)
     steepest = 0.0
@@ -168,7 +215,12 @@ class Sigmoid(Scalar):
 
 @dataclass(frozen=True)
 class Arctan(Scalar):
-    """sigma = arctan; f(z) = -ln cos z - z^2/2 on [-pi/2, pi/2] (the table prints another domain)."""
+    """sigma = arctan, with f(z) = -ln cos z - z^2/2 on [-pi/2, pi/2] (the paper's table prints another domain).
+
+    Examples:
+        >>> lben.Arctan()(torch.tensor([1.0]))
+        tensor([0.7854])
+    """
 
     domain = (-math.pi / 2, math.pi / 2)
     steepest = 0.0
@@ -186,7 +238,12 @@ class Arctan(Scalar):
 
 @dataclass(frozen=True)
 class Softplus(Scalar):
-    """sigma(v) = ln(1 + e^v); f(z) = Li2(e^-z) on [0, inf), the real form of the table's expression."""
+    """sigma(v) = ln(1 + e^v), with f(z) = Li2(e^-z) on [0, inf), the real form of the table's expression.
+
+    Examples:
+        >>> lben.Softplus()(torch.tensor([0.0, 20.0]))
+        tensor([ 0.6931, 20.0000])
+    """
 
     domain = (0.0, math.inf)
     steepest = math.inf
@@ -203,7 +260,18 @@ class Softplus(Scalar):
 
 @dataclass(frozen=True)
 class ELU(Scalar):
-    """sigma(v) = v for v > 0, else a(e^v - 1), 0 < a <= 1; f(z) = (a + z)ln(1 + z/a) - z - z^2/2 for z < 0, else 0."""
+    """sigma(v) = v for v > 0, else a(e^v - 1); f(z) = (a + z)ln(1 + z/a) - z - z^2/2 for z < 0, else 0.
+
+    Args:
+        a: how far below zero it saturates, in (0, 1]; more would make its slope exceed 1.
+
+    Raises:
+        InvalidActivation: for another a.
+
+    Examples:
+        >>> lben.ELU(0.5)(torch.tensor([-100.0, 2.0]))
+        tensor([-0.5000,  2.0000])
+    """
 
     steepest = math.inf
 
@@ -234,11 +302,26 @@ TABLE: tuple[type[Scalar], ...] = (ReLU, LeakyReLU, Tanh, Sigmoid, Arctan, Softp
 
 @dataclass(frozen=True)
 class Elementwise(Scalar):
-    """A user's own scalar function; its derivative by autograd, its prox and f numerically.
+    """A scalar function of your own; its derivative by autograd, its prox and f numerically.
 
     The slope is checked on a dense sample of [-1e4, 1e4] when the activation is made, between neighbours and across all
     of it, and may leave [0, 1] by no more than rounding explains. A sample is no proof: a function whose slope leaves
-    [0, 1] between or beyond the samples voids every bound.
+    [0, 1] between or beyond the samples voids every bound. Files do not keep it: `save` refuses a network that has one.
+
+    Args:
+        fn: a function from a tensor to a tensor of the same shape, entry by entry, that autograd can differentiate.
+
+    Attributes:
+        domain: the interval on which f is finite, as the sample shows it.
+
+    Raises:
+        InvalidActivation: if a slope leaves [0, 1].
+        InvalidInput: if it is no function, or a module with parameters, which training could change.
+
+    Examples:
+        >>> sigma = lben.Elementwise(lambda v: v / (1 + v.abs()))
+        >>> sigma(torch.tensor([1.0, -3.0]))
+        tensor([ 0.5000, -0.7500])
     """
 
     inner_terms = 1.0  # as `check_slopes` allows it: exp(v) - 1 loses a unit of rounding of 1
@@ -276,12 +359,29 @@ class Elementwise(Scalar):
         return integrate_potential(z, self, self.domain)
 
     def describe(self) -> dict[str, Any]:
-        """The name alone: functions of Python are not compared."""
+        """The name alone: functions of Python are not compared.
+
+        Returns:
+            Plain values.
+        """
         return {"name": type(self).__name__}
 
 
 class PerUnit(Activation):
-    """A list of scalar activations, one for each unit: sigma_i is applied to the i-th entry."""
+    """A list of scalar activations, one for each unit: sigma_i is applied to the i-th entry.
+
+    Args:
+        activations: as many as the network has hidden units, each of single units.
+
+    Raises:
+        InvalidInput: if the list is empty, or holds anything else.
+
+    Examples:
+        >>> sigma = lben.PerUnit([lben.ReLU(), lben.ReLU(), lben.Identity()])
+        >>> sigma(torch.tensor([-1.0, 1.0, -1.0]))
+        tensor([ 0.,  1., -1.])
+        >>> net = lben.LBEN(2, 3, 1, gamma=1.0, activation=sigma)
+    """
 
     def __init__(self, activations: Sequence[Scalar]) -> None:
         if not isinstance(activations, Sequence):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lben.activations.base import Activation, Scalar
-from lben.activations.scalar import PerUnit
+from lben.activations.scalar import Identity, LeakyReLU, PerUnit, ReLU
 from lben.errors import InvalidInput
 
 _EPS = torch.finfo(torch.float64).eps
@@ -59,3 +59,20 @@ def _sector(sigma: Scalar, steepest: float, v: Tensor, off: Tensor, d: Tensor) -
     lower = torch.where(known, lower.nan_to_num(nan=0.0), 0.0).clamp(0, 1)
     upper = torch.where(known, upper.nan_to_num(nan=1.0), 1.0).clamp(0, 1)
     return lower, torch.maximum(lower, upper)
+
+
+def slopes_below(activation: Activation, units: int, purpose: str) -> Tensor:
+    """For units that are linear on both sides of 0, with slope 1 above, their slopes below it, shape (units,).
+
+    Raises InvalidInput for others: `purpose` says what for.
+    """
+    parts = activation.parts if isinstance(activation, PerUnit) else ((activation, slice(None)),)
+    found = torch.zeros(units, dtype=torch.float64)
+    for sigma, where in parts:
+        if isinstance(sigma, LeakyReLU):
+            found[where] = sigma.slope
+        elif isinstance(sigma, Identity):
+            found[where] = 1.0
+        elif not isinstance(sigma, ReLU):
+            raise InvalidInput(f"{purpose} is for ReLU, LeakyReLU and Identity, not for {sigma!r}.")
+    return found

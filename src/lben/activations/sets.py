@@ -41,24 +41,62 @@ class ConvexSet(ABC):
 
     @abstractmethod
     def project(self, v: Tensor) -> Tensor:
-        """The nearest point of the set; differentiable in v."""
+        """The nearest point of the set.
+
+        Args:
+            v: blocks, of shape (..., k).
+
+        Returns:
+            A tensor of the same shape, differentiable in v.
+        """
 
     @abstractmethod
     def jacobian(self, v: Tensor) -> Tensor:
-        """A generalised Jacobian of the projection: the Jacobian wherever there is one."""
+        """A generalised Jacobian of the projection: the Jacobian wherever there is one.
+
+        Args:
+            v: blocks, of shape (..., k).
+
+        Returns:
+            A tensor of shape (..., k, k).
+        """
 
     @abstractmethod
     def contains(self, z: Tensor) -> Tensor:
-        """Whether each block lies in the set, to rounding."""
+        """Whether each block lies in the set, to rounding.
+
+        Args:
+            z: blocks, of shape (..., k).
+
+        Returns:
+            Booleans of shape (...).
+        """
 
     def describe(self) -> dict[str, Any]:
-        """Its name and its numbers, as plain values."""
+        """Its name and its numbers.
+
+        Returns:
+            Plain values, as a file keeps them.
+        """
         return describe_record(self)
 
 
 @dataclass(frozen=True)
 class Box(ConvexSet):
-    """{z : low <= z <= high}; an end may be infinite."""
+    """``{z : low <= z <= high}``, for `Projection`; an end may be infinite.
+
+    Args:
+        low: a number, or one for each dimension.
+        high: a number, or one for each dimension.
+
+    Raises:
+        InvalidInput: if the box is empty, or the two differ in length.
+
+    Examples:
+        >>> box = lben.Box([0.0, -1.0], [1.0, torch.inf])
+        >>> box.project(torch.tensor([2.0, -3.0]))
+        tensor([ 1., -1.])
+    """
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -93,7 +131,19 @@ class Box(ConvexSet):
 
 @dataclass(frozen=True)
 class Ball(ConvexSet):
-    """{z in R^size : |z| <= radius}."""
+    """``{z in R^size : |z| <= radius}``, for `Projection`.
+
+    Args:
+        size: the number of dimensions.
+        radius: above 0.
+
+    Raises:
+        InvalidInput: for a value outside these ranges.
+
+    Examples:
+        >>> lben.Ball(2, radius=5.0).project(torch.tensor([6.0, 8.0]))
+        tensor([3., 4.])
+    """
 
     size: int
     radius: float = 1.0
@@ -125,7 +175,19 @@ class Ball(ConvexSet):
 
 @dataclass(frozen=True)
 class Simplex(ConvexSet):
-    """{z in R^size : z >= 0, sum z = total}."""
+    """``{z in R^size : z >= 0, sum z = total}``, for `Projection`.
+
+    Args:
+        size: the number of dimensions.
+        total: above 0.
+
+    Raises:
+        InvalidInput: for a value outside these ranges.
+
+    Examples:
+        >>> lben.Simplex(3).project(torch.tensor([1.0, 1.0, -1.0]))
+        tensor([0.5000, 0.5000, 0.0000])
+    """
 
     size: int
     total: float = 1.0
@@ -164,12 +226,25 @@ class Simplex(ConvexSet):
 
 @dataclass(frozen=True)
 class Polyhedron(ConvexSet):
-    """{z : C z <= d}, as model predictive control has it; C of shape (r, k), d of shape (r,).
+    """``{z : C z <= d}``, as model predictive control has it, for `Projection`; it needs the extra `qp`.
 
-    The projection is a quadratic program (`polyhedron.py`, extra `qp`), in double precision whatever v is; it lies in
-    the set but for rounding, of the size of v where that is large, and of z where it is not double. Its Jacobian is the
-    orthogonal projector onto the directions along which the active constraints stay active. Constraints that meet at an
-    angle below about 1e-5, but not 0, would magnify rounding beyond that, and are refused.
+    The projection is a quadratic program, in double precision whatever v is; it lies in the set but for rounding, of
+    the size of v where that is large, and of z where it is not double. Its Jacobian is the orthogonal projector onto
+    the directions along which the active constraints stay active.
+
+    Args:
+        C: rows of numbers, of shape (r, k).
+        d: as many numbers as C has rows.
+
+    Raises:
+        InvalidInput: if the set is empty, a row of C is zero, shapes do not fit, or constraints meet at an angle below
+            about 1e-5, but not 0, which would magnify rounding.
+
+    Examples:
+        >>> triangle = lben.Polyhedron([[-1.0, 0.0], [0.0, -1.0], [1.0, 1.0]], [0.0, 0.0, 1.0])
+        >>> triangle.project(torch.tensor([[2.0, 2.0], [0.2, 0.3]]))
+        tensor([[0.5000, 0.5000],
+                [0.2000, 0.3000]])
     """
 
     C: tuple[tuple[float, ...], ...]
@@ -238,7 +313,14 @@ class Polyhedron(ConvexSet):
         return rows, M, z0
 
     def pieces(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """M and z0 of rows without history, in double precision."""
+        """M and z0 of the projection M v + z0 of rows without history.
+
+        Args:
+            points: rows, of shape (rows, k), in double precision.
+
+        Returns:
+            Tensors of shape (rows, k, k) and (rows, k).
+        """
         C, d = (part.to(points.device) for part in self._constraints)
         missed = points.isfinite().all(dim=1)
         if self._faces is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -52,13 +53,21 @@ def place(domain: Domain) -> str:
 
 @dataclass(frozen=True, eq=False)
 class LowerBound(NoVerdict):
-    """Two inputs that show how large the Lipschitz constant is at least.
+    """Two inputs that show how large the Lipschitz constant is at least: `lipschitz_lower_bound` returns it.
 
-    value: |y1 - y2| / |x1 - x2|, with the errors of the two outputs subtracted: a true lower bound if `proved`.
-    inputs: x1 and x2, shape (2, d), in `domain`; of a recurrent network two signals, shape (2, times, d).
-    trace: the best value known after each step of the search, before it is recomputed.
-    proved: whether a metric bounds the errors. If not, the two outputs are equilibria to machine precision, but
-        nothing is proved of them.
+    Attributes:
+        value: ``|y1 - y2| / |x1 - x2|``, with the errors of the two outputs subtracted: a true lower bound if `proved`.
+        inputs: x1 and x2, of shape (2, d), in `domain`; of a recurrent network two signals, of shape (2, times, d).
+        trace: the best value known after each step of the search, before it is recomputed.
+        domain: where distances are measured: "input" or "pixels".
+        proved: whether a metric bounds the errors. If not, the two outputs are equilibria to machine precision, but
+            nothing is proved of them.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> below = lben.lipschitz_lower_bound(net, restarts=4, steps=10)
+        >>> below.proved, 0 < below.value <= lben.tightest_bound(net).gamma, below.inputs.shape
+        (True, True, torch.Size([2, 2]))
     """
 
     value: float
@@ -69,22 +78,33 @@ class LowerBound(NoVerdict):
 
     def __str__(self) -> str:
         truth = "proved" if self.proved else "observed; without a metric nothing is proved of these outputs"
-        where = place(self.domain)
-        return (
-            f"Two inputs show a Lipschitz constant of at least {at_least(self.value)}, measured at {where} ({truth})."
-        )
+        shown = "signals show a gain" if self.inputs.dim() == 3 else "inputs show a Lipschitz constant"
+        return f"Two {shown} of at least {at_least(self.value)}, measured at {place(self.domain)} ({truth})."
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate(Judged):
-    """The verdict on Condition `lipschitz` for `gamma`, or on Condition `W` where gamma is None.
+    """The verdict on a Lipschitz bound (Condition `lipschitz`), or on well-posedness (Condition `W`).
 
-    verdict: "holds"; "fails"; or "undecided", where rounding is larger than the margin.
-    margin: the smallest eigenvalue of the matrix that must be positive definite, as computed; no verdict rests on it.
-    lam: the diagonal of the metric, shape (n,); NaN for a linear unit that was eliminated and needs no entry.
-    domain: where distances between inputs are measured: at the network's input, or in pixels, before `Normalize`.
-    method: how the verdict was reached.
-    rigorous: whether the verdict accounts for every rounding error.
+    `certify` and `tightest_bound` return it, it is true if it holds, and ``str`` says it in a sentence.
+
+    Attributes:
+        verdict: "holds", which makes the record true; "fails"; or "undecided", where rounding is larger than the
+            margin.
+        gamma: the bound; None where well-posedness alone is meant.
+        margin: the smallest eigenvalue of the matrix that must be positive definite, as computed; no verdict rests on
+            it.
+        lam: the diagonal of the metric, of shape (n,); NaN for a linear unit that was eliminated and needs no entry.
+        domain: where distances between inputs are measured: "input" or "pixels", before `Normalize`.
+        method: how the verdict was reached.
+        rigorous: whether it was asked for: in ball arithmetic, for dense weights.
+
+    Examples:
+        >>> certificate = lben.certify(lben.LBEN(2, 4, 1, gamma=1.0))
+        >>> certificate.verdict, certificate.gamma, certificate.lam.shape
+        ('holds', 1.0, torch.Size([4]))
+        >>> print(certificate)
+        Outputs move at most 1 times as far as inputs, measured at the network's input: proved, rounding included (...).
     """
 
     verdict: Verdict
@@ -107,9 +127,14 @@ class Certificate(Judged):
             "fails": "not proved by this metric",
             "undecided": "neither proved nor refuted by this check",
         }[self.verdict]
+        return f"{claim}: {status} ({self._margin}{self.method})."
+
+    @property
+    def _margin(self) -> str:
+        if math.isnan(self.margin):  # where no one matrix stands behind the verdict
+            return ""
         lost = (self.margin > 0) != self.holds and self.verdict != "undecided"
-        margin = "a margin that rounding hides" if lost else f"margin {self.margin:.3g}"
-        return f"{claim}: {status} ({margin}, {self.method})."
+        return "a margin that rounding hides, " if lost else f"margin {self.margin:.3g}, "
 
 
 @dataclass(frozen=True)
@@ -132,8 +157,7 @@ class StackCertificate(Certificate):
 
     def __str__(self) -> str:
         parts = [f"\n  {at_most(factor.bound)}: {factor.name} ({factor.method})" for factor in self.factors]
-        said = super().__str__().replace("margin nan, ", "").replace("a margin that rounding hides, ", "")
-        return said + "".join(parts)
+        return super().__str__() + "".join(parts)
 
 
 def confirmed(gamma: float, method: str, prove: Callable[[float], Certificate]) -> Certificate:

@@ -41,14 +41,25 @@ _GAPS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # shares of 1 - rate or rate that 
 class Contraction(Judged):
     """Whether, and how fast, trajectories of the neural ODE under the same input approach each other.
 
-    holds: proved: |v1(t) - v2(t)|_P falls at least as fast as e^(-rate t), for every input signal and every activation
-        with slopes in [0, 1].
-    rate: the proved rate, below 1; None if no metric was found.
-    best_rate: no diagonal T, and so no P, proves more by this inequality; not positive where it can prove nothing.
-    P: the metric, shape (n, n), or None. T: the diagonal of the multiplier, or the best one found, shape (n,).
-    margin: the smallest eigenvalue of [[2 (1 - rate) P, -(P W + T)], [., 2 T]], scaled to a unit diagonal, as computed;
-        NaN without a P. (Without the scaling, rounding disturbs it far more: P and T may spread over many decades.)
-    rigorous: whether the verdict accounts for every rounding error.
+    `contraction` returns it. It is true if it is proved: ``|v1(t) - v2(t)|_P`` falls at least as fast as e^(-rate t),
+    for every input signal and every activation with slopes in [0, 1].
+
+    Attributes:
+        verdict: "holds", or "fails" where no metric was found.
+        rate: the proved rate, below 1; None if no metric was found.
+        best_rate: no diagonal T, and so no P, proves more by this inequality; not positive where it can prove nothing.
+        P: the metric, of shape (n, n), or None.
+        T: the diagonal of the multiplier, or the best one found, of shape (n,).
+        margin: the smallest eigenvalue of [[2 (1 - rate) P, -(P W + T)], [., 2 T]], scaled to a unit diagonal, as
+            computed; NaN without a P. (Without the scaling, rounding disturbs it far more: P and T may spread over many
+            decades.)
+        method: how the verdict was reached.
+        rigorous: whether it was reached in ball arithmetic.
+
+    Examples:
+        >>> found = lben.contraction(lben.ContractingODE(1, 2, 1, rate=0.5))
+        >>> found.holds, 0.5 <= found.rate <= found.best_rate
+        (True, True)
     """
 
     verdict: Verdict
@@ -72,11 +83,18 @@ class Contraction(Judged):
 
 @dataclass(frozen=True)
 class FrequencyTest:
-    """The outcome of Condition `freq_cond` of Lemma `iqc`.
+    """The outcome of Condition `freq_cond` of Lemma `iqc`: `frequency_test` returns it, and it is true if it holds.
 
-    margin: the smallest eigenvalue, over all frequencies, of 2 I - M/(1 + i omega) - M'/(1 - i omega), with
-        M = Lam^(1/2) W Lam^(-1/2), rounded down; the ODE contracts at every rate below half of it, if that is positive.
-    frequency: the omega at which it is attained; infinity is one of them.
+    Attributes:
+        margin: the smallest eigenvalue, over all frequencies, of ``2 I - M/(1 + i omega) - M'/(1 - i omega)``, with
+            ``M = Lam^(1/2) W Lam^(-1/2)``, rounded down; the ODE contracts at every rate below half of it, if that is
+            positive.
+        frequency: the omega at which it is attained; infinity is one of them.
+
+    Examples:
+        >>> found = lben.frequency_test(torch.tensor([[0.5]]))
+        >>> bool(found), round(found.margin, 3), found.frequency
+        (True, 1.0, 0.0)
     """
 
     margin: float
@@ -108,13 +126,29 @@ def contraction(
 
     For P > 0 and T > 0 diagonal, [[2 (1 - rate) P, -(P W + T)], [., 2 T]] >= 0 proves the rate. Such a P exists for T
     if and only if 1 - rate is at least the largest eigenvalue, over theta, of Herm((1 + e^(-i theta)) M/2), with
-    M = T^(1/2) W T^(-1/2). T is found by the method of centres, at more and more angles, from the metric of the
-    weights; P from a Riccati equation; then the inequality is checked from W, P and T alone.
+    ``M = T^(1/2) W T^(-1/2)``. T is found by the method of centres, at more and more angles, from the metric of the
+    weights; P from a Riccati equation; then the inequality is checked from W, P and T alone. Proposition `contraction`
+    claims this for every W of Condition `W`; that is false, and "no metric" is an answer.
 
-    Proposition `contraction` claims this for every W of Condition `W`; that is false, and "no metric" is an answer.
-    rigorous: check by ball arithmetic (extra `sdp`). activation: for bare weights: ReLU if not given.
+    Args:
+        net: a dense network or weights, with an activation of single units; or a recurrent network.
+        rigorous: whether to check by ball arithmetic, which needs the extra `sdp`.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
 
-    Of a recurrent network, the smallest factor a step, with P and the multiplier, as a `Dissipation`.
+    Returns:
+        A `Contraction`; of a recurrent network, the smallest factor a step, with P and the multiplier, as a
+        `Dissipation`.
+
+    Raises:
+        InvalidInput: for other weights, activations of blocks, or a feed-through.
+
+    Examples:
+        >>> found = lben.contraction(lben.MON(1, 2, 1))
+        >>> bool(found), found.rate > 0
+        (True, True)
+        >>> ren = lben.REN(1, 2, 3, 1, behaviour=lben.Contracting(0.9))
+        >>> lben.contraction(ren).rate <= 0.9
+        True
     """
     checks.flag("rigorous", rigorous)
     recurrent = recurrent_of(net, activation)
@@ -228,10 +262,26 @@ def scaled_metric(P: Tensor, T: Tensor, W: Tensor, k: Tensor) -> tuple[Enclosed,
 def frequency_test(net: Examined | Tensor, *, lam: Tensor | None = None) -> FrequencyTest:
     """The test of Theorem `iqc` at every frequency, for the ODE of a W or of a network.
 
-    [G; I]* [[0, Lam], [Lam, -2 Lam]] [G; I] < 0 with G = W/(1 + i omega). Lemma `iqc` claims this for every Lam of
+    ``[G; I]* [[0, Lam], [Lam, -2 Lam]] [G; I] < 0`` with G = W/(1 + i omega). Lemma `iqc` claims this for every Lam of
     Condition `W`; that is false in general, and true where Lam W is symmetric.
-    lam: its diagonal, shape (n,); else the metric the weights carry; else ones, which is the theorem's own multiplier
-    for the sector [0, 1].
+
+    Args:
+        net: W itself, of shape (n, n); or a dense network or weights, with an activation of single units.
+        lam: the diagonal of Lam, of shape (n,); else the metric the weights carry; else ones, which is the theorem's
+            own multiplier for the sector [0, 1].
+
+    Returns:
+        A `FrequencyTest`.
+
+    Raises:
+        InvalidInput: if W or lam does not fit.
+
+    Examples:
+        A W that is well-posed, and fails the test: the lemma does not hold in general.
+
+        >>> W = torch.tensor([[0.0, 6.0], [-6.0, 0.0]])
+        >>> bool(lben.well_posed(W)), bool(lben.frequency_test(W))
+        (True, False)
     """
     if isinstance(net, Tensor):
         W = square(net)

@@ -76,7 +76,11 @@ class DenseSubject(EquilibriumSubject):
     def located(self, x: Tensor, solver: Solver) -> tuple[Tensor, Tensor]:
         """The pre-activations for rows x, before `normalize`, and what each may be off by."""
         z, v = (found := self._solve(x, solver)).z, found.v
-        distance = self.distance(z, v, x)[:, None] * norm_bound(self.weights.W / self.diagonal.sqrt())
+        return self.injected(z, x, self.distance(z, v, x))
+
+    def injected(self, z: Tensor, x: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """The pre-activations of z, at this distance of the equilibrium, and what each may be off by."""
+        distance = distance[:, None] * norm_bound(self.weights.W / self.diagonal.sqrt())
         terms = self.product(z.abs(), absolute=True) + self.injection(self._sizes(x), absolute=True)
         here = self.product(z, absolute=False) + self.injection(self._scaled(x), absolute=False)
         return here, (distance + self.longest * EPS * (terms + 1e-290)) * (1 + 1e-12)

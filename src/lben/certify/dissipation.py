@@ -26,14 +26,34 @@ def dissipation(
     rigorous: bool = False,
     activation: Activation | None = None,
 ) -> Dissipation:
-    """Whether V(x+) - rate^2 V(x) <= dy'Q dy + 2 du'S dy + du'R du along any two trajectories, for some V = dx'P dx.
+    """Whether ``V(x+) - rate^2 V(x) <= dy'Q dy + 2 du'S dy + du'R du`` for any two trajectories and some V = dx'P dx.
 
-    net: a `REN`, or bare `RENWeights`. Q (p, p), S (d, p), R (d, d): all three, Q and R symmetric and Q negative
-    semidefinite; or none of them, for the supply that the weights claim.
-    rate: in (0, 1]; that of the weights if not given, and 1 if they have none.
-    rigorous: check by ball arithmetic (extra `sdp`). activation: for bare weights: ReLU if not given.
     P and the multiplier of the hidden units are looked for, from those that the weights carry, and the inequality is
     checked again from the weights; "fails" means that constant slopes in [0, 1] are known which break it.
+
+    Args:
+        net: a `REN`, or bare `RENWeights`.
+        Q: of shape (p, p), symmetric and negative semidefinite. All of Q, S and R are given, or none of them, for the
+            supply that the weights claim.
+        S: of shape (d, p).
+        R: of shape (d, d), symmetric.
+        rate: in (0, 1]; that of the weights if not given, and 1 if they have none.
+        rigorous: whether to check by ball arithmetic, which needs the extra `sdp`.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
+
+    Returns:
+        A `Dissipation`, true if it holds.
+
+    Raises:
+        InvalidInput: if the network has no state, a matrix does not fit, or no supply is given or claimed.
+
+    Examples:
+        A gain of 3, written as a supply, of a network that promises one of 2.
+
+        >>> ren = lben.REN(1, 2, 3, 1, behaviour=lben.Lipschitz(2.0))
+        >>> eye = torch.eye(1, dtype=torch.float64)
+        >>> bool(lben.dissipation(ren, Q=-eye / 3, S=0 * eye, R=3 * eye))
+        True
     """
     checks.flag("rigorous", rigorous)
     subject = recurrent_of(net, activation)

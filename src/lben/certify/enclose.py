@@ -16,10 +16,19 @@ from lben.solvers.base import Solver, check_solver
 
 @dataclass(frozen=True, eq=False)
 class Enclosure:
-    """Outputs y in double precision, and how far each may be from that of the network in real numbers.
+    """Outputs in double precision, and how far each may be from the network's in real numbers: `enclose` returns it.
 
-    y: shape (..., p); NaN where no equilibrium was found, which happens only where nothing is proved.
-    error: a bound on |y - y*|, entry by entry, with solver and rounding in it; infinite where nothing is proved.
+    It is true if every error is finite.
+
+    Attributes:
+        y: of shape (..., p); NaN where no equilibrium was found, which happens only where nothing is proved.
+        error: a bound on ``|y - y*|``, entry by entry, with solver and rounding in it; infinite where nothing is
+            proved.
+
+    Examples:
+        >>> found = lben.enclose(lben.LBEN(2, 4, 1, gamma=1.0), torch.zeros(3, 2))
+        >>> found.proved, found.y.shape, bool((found.error < 1e-9).all())
+        (True, torch.Size([3, 1]), True)
     """
 
     y: Tensor
@@ -52,12 +61,31 @@ def enclose(
 ) -> Enclosure:
     """The outputs at x, computed in double precision, each with a proved bound on its error.
 
-    |y_i - y*_i| <= |(Wo)_i Lam^(-1/2)| |z - z*|_Lam + rounding, where y* is the output in real numbers of the weights
-    as they are stored, and the error of z is that of `Solution.error_bound`.
+    ``|y_i - y*_i| <= |(Wo)_i Lam^(-1/2)| |z - z*|_Lam + rounding``, where y* is the output in real numbers of the
+    weights as they are stored, and the error of z is that of `Solution.error_bound`.
 
-    x: as the network takes it, shape (..., d), on any device, where the result lies, too; all is computed on the CPU.
-    solver: how equilibria are found; by default to a tolerance of 1e-12. A loose one costs precision, never truth.
-    activation: for bare weights; ReLU if not given.
+    Args:
+        net: a network, a stack (`Sequential`), or bare weights.
+        x: as the network takes it, of shape (..., d), on any device, where the result lies, too; all is computed in
+            double precision on the CPU.
+        solver: how equilibria are found; None: to a tolerance of 1e-12. What it leaves open is bounded and counted: a
+            loose one costs precision, never truth.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
+
+    Returns:
+        An `Enclosure`.
+
+    Raises:
+        InvalidInput: if x does not fit.
+
+    Examples:
+        The float32 output of a network differs from its true one by what is proved here.
+
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0).eval()
+        >>> x = torch.tensor([[1.0, -1.0]])
+        >>> found = lben.enclose(net, x)
+        >>> bool((net(x) - found.y).abs().max() < 1e-3)
+        True
     """
     evaluator = Evaluator.of(net, activation)
     method = PRECISE if solver is None else check_solver(solver)

@@ -132,11 +132,15 @@ class EquilibriumSubject(Subject):
         return b
 
     def _evaluate(self, x: Tensor, solver: Solver) -> Evaluation:
-        found, scaled = self._solve(x, solver), self._scaled(x)
-        y = self.readout(found.z, scaled, absolute=False)
-        terms = self.readout(found.z.abs(), self._sizes(x), absolute=True)
+        found = self._solve(x, solver)
+        return self.outputs_of(found.z, x, self.distance(found.z, found.v, x), found.converged)
+
+    def outputs_of(self, z: Tensor, x: Tensor, distance: Tensor, converged: Tensor) -> Evaluation:
+        """What z, at this distance of the equilibrium, says of the outputs."""
+        y = self.readout(z, self._scaled(x), absolute=False)
+        terms = self.readout(z.abs(), self._sizes(x), absolute=True)
         rounding = self.longest_output * (EPS * terms + _TINY)
-        return Evaluation(y, rounding, ((self.distance(found.z, found.v, x), self.reach),), found.converged)
+        return Evaluation(y, rounding, ((distance, self.reach),), converged)
 
     def _solve(self, x: Tensor, solver: Solver) -> Solved:
         """Equilibria as good as they can be had; what is left open shows in the residual, and raises nothing."""
@@ -155,11 +159,16 @@ class EquilibriumSubject(Subject):
                 whole[failed[better]] = part[better]
         return found
 
-    def distance(self, z: Tensor, v: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
-        """A proved bound on |z - z*|_Lam for rows z and v, and inputs x with a bias from outside; shape (batch,)."""
+    def distance(
+        self, z: Tensor, v: Tensor, x: Tensor, bias: Tensor | None = None, off: Tensor | None = None
+    ) -> Tensor:
+        """A proved bound on |z - z*|_Lam for rows z and v, and inputs x with a bias from outside; shape (batch,).
+
+        off: a bound on |z - sigma(v)| where sigma is not the activation, but as steep.
+        """
         if not self.proved:
             return torch.full((len(z),), math.inf, dtype=z.dtype)
-        root, off = self.diagonal.sqrt(), self._off(z, v)
+        root, off = self.diagonal.sqrt(), self._off(z, v) if off is None else off
         moved = self._residual(z, v, x, bias) + self.product(off, absolute=True)
         error = norm_bound(off * root) + norm_bound(moved * root) / self.monotonicity
         return torch.nan_to_num(error * (1 + 8 * EPS), nan=math.inf, posinf=math.inf)

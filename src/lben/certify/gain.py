@@ -40,10 +40,23 @@ _GAPS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # shares by which the gain is rais
 class IncrementalGain(Judged):
     """A bound on the L2 norm of y1(.) - y2(.) relative to that of x1(.) - x2(.), from equal initial states.
 
-    gain: the proved bound, in `domain`; None if none was found. P, T: shapes (n, n) and (n,), what proves it, or None.
-    margin: the smallest eigenvalue of the matrix that must be positive definite, scaled to a unit diagonal; NaN without
-        a P.
-    rigorous: whether the verdict accounts for every rounding error.
+    `incremental_gain` returns it, and it is true if it is proved.
+
+    Attributes:
+        verdict: "holds", or "fails" where none was found.
+        gain: the proved bound, in `domain`; None if none was found.
+        P: of shape (n, n), what proves it, or None.
+        T: of shape (n,), the diagonal of the multiplier, or None.
+        margin: the smallest eigenvalue of the matrix that must be positive definite, scaled to a unit diagonal; NaN
+            without a P.
+        domain: where distances between inputs are measured: "input" or "pixels".
+        method: how the verdict was reached.
+        rigorous: whether it was reached in ball arithmetic.
+
+    Examples:
+        >>> found = lben.incremental_gain(lben.ContractingODE(1, 2, 1, rate=0.5, gain=2.0))
+        >>> found.holds, found.gain <= 2.0
+        (True, True)
     """
 
     verdict: Verdict
@@ -91,7 +104,24 @@ def incremental_gain(
     the largest over all of them. T is found by the barrier method, at more and more angles; P from a Riccati equation;
     then the inequality is checked from the weights, P and T alone.
 
-    Of a recurrent network, the smallest gain in l2 that is found, with P and the multiplier, as a `Dissipation`.
+    Args:
+        net: a dense network or weights, with an activation of single units; or a recurrent network.
+        rigorous: whether to check by ball arithmetic, which needs the extra `sdp`.
+        domain: where distances between inputs are measured: "input", after the network's `Normalize`, or "pixels",
+            before it. They are the same without one.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
+
+    Returns:
+        An `IncrementalGain`; of a recurrent network, the smallest gain in l2 that is found, with P and the multiplier,
+        as a `Dissipation`.
+
+    Raises:
+        InvalidInput: for other weights, activations of blocks, or a feed-through.
+
+    Examples:
+        >>> ren = lben.REN(1, 2, 3, 1, behaviour=lben.Lipschitz(2.0))
+        >>> lben.incremental_gain(ren).gain <= 2.0
+        True
     """
     checks.flag("rigorous", rigorous)
     recurrent = recurrent_of(net, activation)

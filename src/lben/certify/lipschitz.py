@@ -55,16 +55,34 @@ def certify(
 ) -> Certificate | Dissipation:
     """Check Condition `lipschitz` from the explicit weights alone, in double precision.
 
-    gamma: the bound to check, in `domain`; else the one the weights carry; else Condition `W` is checked instead.
-    lam: the diagonal of the metric, shape (n,), as a certificate has it; else the one the weights carry, at its own
-        scale; else the best that is found. `tightest_bound` searches all metrics.
-    rigorous: account for every rounding error, by ball arithmetic (extra `sdp`); for a convolutional network by bounds
-        on all of them, which needs no extra.
-    domain: where distances between inputs are measured, the network's input or pixels before its `Normalize`.
-    activation: for bare weights: ReLU if not given.
+    Nothing of how the weights were made is trusted, and the verdict accounts for rounding. Of a recurrent network, what
+    its weights claim of any two trajectories is checked, or the incremental gain gamma, with the P and lam that they
+    carry, or with some that are found.
 
-    Of a recurrent network, what its weights claim of any two trajectories, or the incremental gain gamma, with the P
-    and lam that they carry, or with some that are found; the record is then a `Dissipation`.
+    Args:
+        net: a network, a stack (`Sequential`), or bare weights.
+        gamma: the bound to check, in `domain`; else the one the weights carry; else Condition `W` is checked instead.
+        lam: the diagonal of the metric, shape (n,), as a certificate has it; else the one the weights carry, at its own
+            scale; else the best that is found. `tightest_bound` searches all metrics.
+        rigorous: prove it a second way, by ball arithmetic (extra `sdp`), which decides closer cases. Every verdict
+            accounts for rounding; that on a convolutional network is reached in the same way with or without this.
+        domain: where distances between inputs are measured: "input", after the network's `Normalize`, or "pixels",
+            before it. They are the same without one.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
+
+    Returns:
+        A `Certificate`, true if it holds; of a recurrent network a `Dissipation`.
+
+    Raises:
+        InvalidInput: if an argument is none of these.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> if lben.certify(net):
+        ...     print("1-Lipschitz")
+        1-Lipschitz
+        >>> bool(lben.certify(net, gamma=1e-4))
+        False
     """
     if gamma is not None:
         gamma = checks.positive("gamma", gamma)
@@ -90,16 +108,41 @@ def tightest_bound(
     features: Sequence[int] | None = None,
     activation: Activation | None = None,
 ) -> Certificate:
-    """The certificate of the smallest gamma, to about six digits, that any diagonal metric proves for these weights.
+    """The smallest Lipschitz bound, to about six digits, that any diagonal metric proves for these weights.
 
-    Linear units are eliminated first, since as slopes in [0, 1] they would cost. `solver`: "barrier", the method made
-    for this problem, or "scs", the general one through cvxpy, as an independent check. Whatever they answer is made
-    feasible and checked again from the weights. `activation` is for bare weights: ReLU if not given.
-    For a convolutional network the metrics are those with one entry a channel, linear units stay, and the bound is
-    within half a per cent of the smallest; `method` says so, or says that it may not be.
-    outputs, features: numbers of those to look at, all if not given: how far these outputs move where these features
-        move and others stay. For weights that are not dense the bound of the whole, which holds for them, too.
-    Raises NotWellPosed where no metric proves an equilibrium.
+    Linear units are eliminated first, since as slopes in [0, 1] they would cost. Whatever the search answers is made
+    feasible and checked again from the weights. For a convolutional network the metrics are those with one entry a
+    channel, linear units stay, and the bound is within half a per cent of the smallest; `method` says so, or says that
+    it may not be.
+
+    Args:
+        net: a network, a stack (`Sequential`), or bare weights.
+        solver: "barrier", the method made for this problem, or "scs", the general one through cvxpy (extra `sdp`), as
+            an independent check.
+        rigorous: whether to check by ball arithmetic, which needs the extra `sdp`.
+        domain: where distances between inputs are measured: "input", after the network's `Normalize`, or "pixels",
+            before it. They are the same without one.
+        outputs: numbers of those to look at, all if not given.
+        features: numbers of those that move while others stay, all if not given. For weights that are not dense the
+            bound of the whole is returned, which holds for parts, too.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
+
+    Returns:
+        The `Certificate` of that gamma.
+
+    Raises:
+        NotWellPosed: where no metric proves an equilibrium.
+        BoundNotMet: where the digits of double precision are too few to confirm any bound.
+
+    Examples:
+        What is proved after training is often below what was prescribed.
+
+        >>> net = lben.LBEN(2, 4, 2, gamma=1.0)
+        >>> whole = lben.tightest_bound(net)
+        >>> bool(whole), whole.gamma <= 1.0
+        (True, True)
+        >>> lben.tightest_bound(net, outputs=[0], features=[1]).gamma <= whole.gamma
+        True
     """
     checks.choice("solver", solver, ("barrier", "scs"))
     checks.flag("rigorous", rigorous)
@@ -109,10 +152,26 @@ def tightest_bound(
 
 @undisturbed
 def product_bound(net: Examined, *, domain: Domain = "input", activation: Activation | None = None) -> float:
-    """|Wo Lam^(-1/2)| |Lam^(1/2) U| / m: the cheap bound, in the metric the weights carry or one that is found.
+    """The cheap bound ``|Wo Lam^(-1/2)| |Lam^(1/2) U| / m``, in the metric the weights carry or one that is found.
 
     To see what `tightest_bound` gains; rounded up until Condition `lipschitz` proves it.
-    Raises NotWellPosed where m <= 0.
+
+    Args:
+        net: a network, a stack (`Sequential`), or bare weights.
+        domain: where distances between inputs are measured: "input", after the network's `Normalize`, or "pixels",
+            before it. They are the same without one.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
+
+    Returns:
+        The bound.
+
+    Raises:
+        NotWellPosed: where m <= 0.
+
+    Examples:
+        >>> net = lben.MON(2, 4, 1)
+        >>> lben.tightest_bound(net).gamma <= lben.product_bound(net)
+        True
     """
     subject = subject_of(net, activation)
     scale = subject.scale_of(domain)
@@ -122,9 +181,27 @@ def product_bound(net: Examined, *, domain: Domain = "input", activation: Activa
 
 @undisturbed
 def well_posed(net: Examined | Tensor, *, activation: Activation | None = None) -> WellPosedness:
-    """Search all diagonal metrics for one that satisfies Condition `W`; takes W itself, dense weights or a network.
+    """Search all diagonal metrics for one that proves exactly one equilibrium for every input (Condition `W`).
 
-    `activation` is for W and bare weights; it matters only where units act in blocks, on which a metric is constant.
+    Args:
+        net: W itself, of shape (n, n); dense weights; or a dense network.
+        activation: for W and bare weights; it matters only where units act in blocks, on which a metric is constant.
+            ReLU if not given.
+
+    Returns:
+        A `WellPosedness`, true if there is such a metric.
+
+    Raises:
+        InvalidInput: if W is no finite square matrix, or has more than 4,096 rows.
+
+    Examples:
+        A W whose norm is far above 1 can be well-posed all the same.
+
+        >>> bool(lben.well_posed(torch.tensor([[0.5, 100.0], [0.0, 0.5]])))
+        True
+        >>> found = lben.well_posed(torch.tensor([[1.5]]))
+        >>> bool(found), found.witness is not None
+        (False, True)
     """
     if isinstance(net, Tensor):
         W = square(net)

@@ -24,11 +24,23 @@ _FIXED = 1e-12  # the width of a sector below which a unit is linear, but for ro
 
 @dataclass(frozen=True, eq=False)
 class LocalBound(NoVerdict):
-    """Around each input, a bound on |y(x') - y(x)|/|x' - x| for all x' within `radius`, and what it rests on.
+    """Around each input, a bound on ``|y(x') - y(x)|/|x' - x|`` for all x' within a radius: `local_bound` returns it.
 
-    gamma: shape of the batch, in `domain`. radius: as it was given, in `domain`. norm: in which inputs are measured.
-    fixed: how many units are linear there. width: the mean width of the others' slopes.
-    lower, upper: for each unit the slopes between which it stays, relative to its value at x, shape (batch, n).
+    Attributes:
+        gamma: of the shape of the batch, in `domain`.
+        radius: as it was given, in `domain`.
+        lower: for each unit the least slope it has there, relative to its value at x, of shape (..., n).
+        upper: the same for the greatest slope.
+        domain: where distances are measured: "input" or "pixels".
+        norm: in which inputs are measured: "2" or "inf".
+        fixed: how many units are linear there, but for rounding, of the shape of the batch.
+        width: the mean width of the others' slopes, of the shape of the batch.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> found = lben.local_bound(net, torch.randn(3, 2), 1e-6)
+        >>> found.gamma.shape, found.fixed
+        (torch.Size([3]), tensor([4, 4, 4]))
     """
 
     gamma: Tensor
@@ -71,13 +83,37 @@ def local_bound(
     progress: bool | None = None,
     activation: Activation | None = None,
 ) -> LocalBound:
-    """For each x a bound on |y(x') - y(x)|/|x' - x| for all x' within `radius`, never above the tightest global one.
+    """For each x a bound on ``|y(x') - y(x)|/|x' - x|`` for all x' within a radius, never above the global one.
 
-    x: as the network takes it, shape (..., d). radius: above 0, in `domain`. For dense networks, networks read by
-    `from_sequential` and dense stacks, with activations of the table; others raise InvalidInput.
-    norm: of x' - x: "2", the Euclidean one, or "inf", the largest change of a feature; y is measured in the Euclidean
-        one. What "inf" gives is never above sqrt(d) times the bound of "2" within sqrt(d) radius.
-    progress: whether to show a bar; None: on a terminal, where it takes longer than some seconds.
+    For dense networks, networks read by `from_sequential` and dense stacks, with activations of the paper's table.
+
+    Args:
+        net: a network, a stack (`Sequential`), or bare weights.
+        x: as the network takes it, of shape (..., d), with at least one row.
+        radius: how far x' may be from x, above 0, in `domain` and `norm`.
+        norm: of x' - x: "2", the Euclidean one, or "inf", the largest change of a feature; y is measured in the
+            Euclidean one. What "inf" gives is never above sqrt(d) times the bound of "2" within sqrt(d) radius.
+        domain: where distances between inputs are measured: "input", after the network's `Normalize`, or "pixels",
+            before it. They are the same without one.
+        solver: how equilibria are found; None: to a tolerance of 1e-12. What it leaves open is bounded and counted: a
+            loose one costs precision, never truth.
+        progress: whether to show a bar; None: on a terminal, when it takes longer than some seconds.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
+
+    Returns:
+        A `LocalBound`.
+
+    Raises:
+        InvalidInput: for a network with convolutions, or an argument that does not fit.
+        NotWellPosed: where no metric proves an equilibrium.
+
+    Examples:
+        Close to one input, less is possible than everywhere.
+
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> near = lben.local_bound(net, torch.tensor([[1.0, -1.0]]), 0.01)
+        >>> bool(near.gamma <= lben.tightest_bound(net).gamma)
+        True
     """
     checks.choice("norm", norm, ("2", "inf"))
     evaluator = Evaluator.of(net, activation)

@@ -34,16 +34,25 @@ _ENTRIES = 2**19  # of the matrices of a batch
 
 @dataclass(frozen=True, eq=False)
 class Nearby:
-    """Inputs to look around: their pre-activations v, what those may be off by, shapes (batch, n), and their frame."""
+    """Inputs to look around: their pre-activations v, what those may be off by, shapes (batch, n), and their frame.
+
+    fixed: the slopes of units that are taken as linear, (batch, n), NaN where they are not.
+    """
 
     v: Tensor
     off: Tensor
     frame: Frame
     most: Tensor
+    fixed: Tensor | None = None
 
     def some(self, index: Tensor) -> Nearby:
         """Those of some inputs."""
-        return Nearby(self.v[index], self.off[index], self.frame.some(index), self.most)
+        fixed = None if self.fixed is None else self.fixed[index]
+        return Nearby(self.v[index], self.off[index], self.frame.some(index), self.most, fixed)
+
+    def where_fixed(self, slopes: Tensor) -> Tensor:
+        """Slopes of all units, and their own of those that are fixed."""
+        return slopes if self.fixed is None else torch.where(self.fixed.isnan(), slopes, self.fixed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,12 +119,12 @@ class Locality:
 
     def around(self, near: Nearby, d: Tensor) -> tuple[Surroundings, Tensor, Tensor]:
         """What is true while units move by at most d, and the slopes between which they stay."""
-        lower, upper = sectors(self.subject.activation, near.v, near.off, d)
+        lower, upper = map(near.where_fixed, sectors(self.subject.activation, near.v, near.off, d))
         return Surroundings.of(near.frame, lower, upper), lower, upper
 
     def slopes(self, near: Nearby) -> Surroundings:
         """What is true at the inputs themselves, but for rounding."""
-        slope = self.subject.activation.derivative(near.v)
+        slope = near.where_fixed(self.subject.activation.derivative(near.v))
         return Surroundings.of(near.frame, slope, slope)
 
     def real(self, moves: Tensor) -> Tensor:
@@ -129,6 +138,10 @@ class Locality:
 
     def narrowed(self, near: Nearby, r: Tensor) -> tuple[Surroundings, Tensor, Tensor]:
         """The surroundings within r of each input, and the slopes between which units stay, as narrow as is found."""
+        return self.around(near, self.within(near, r))
+
+    def within(self, near: Nearby, r: Tensor) -> Tensor:
+        """By how much units move within r of each input, at most, shape (batch, n), as little as is found."""
         guess = self.guess(self.slopes(near), near)
         proved = near.most.expand_as(guess).clone()
         open_ = torch.arange(len(guess))
@@ -144,4 +157,4 @@ class Locality:
             open_ = open_[~(holds[:, 0] & (changed < _SETTLED))]
             if len(open_) == 0:
                 break
-        return self.around(near, proved * r[:, None])
+        return proved * r[:, None]

@@ -44,16 +44,38 @@ def lipschitz_lower_bound(
 ) -> LowerBound:
     """Search for two inputs whose outputs differ as much as possible, relative to their distance.
 
-    First the largest singular value of the Jacobian, by power iteration, at x, at random points and at those to which
-    a search over the slopes of all units leads (`pieces.py`); then `restarts`
-    pairs, half of them along the best singular vectors, climb for `steps` steps of Adam; then the Jacobian again along
-    the segments between them. The inputs may lie far from x: the Lipschitz constant is that of all inputs.
+    First the largest singular value of the Jacobian, by power iteration, at x, at random points and at those to which a
+    search over the slopes of all units leads; then `restarts` pairs, half of them along the best singular vectors,
+    climb for `steps` steps of Adam; then the Jacobian again along the segments between them. The inputs may lie far
+    from x: the Lipschitz constant is that of all inputs.
 
-    x: inputs as the network takes them, shape (..., d), on any device, where the result lies, too; without them the
-        search starts from random ones, and the result lies on the CPU, where all is computed. Of a recurrent network,
-        signals of shape (times, batch, d): two of them are looked for, from equal states of zero, by ascent through
-        time, whose output signals show its incremental gain.
-    domain: where distances are measured, and what coordinates `inputs` has: those after or before `Normalize`.
+    Args:
+        net: a network, a stack (`Sequential`), or bare weights.
+        x: inputs as the network takes them, of shape (..., d), on any device, where the result lies, too; without them
+            the search starts from random ones, and the result lies on the CPU, where all is computed. Of a recurrent
+            network, signals of shape (times, batch, d): two of them are looked for, from equal states of zero, by
+            ascent through time, whose output signals show its incremental gain.
+        restarts: how many pairs climb.
+        steps: how many steps each makes.
+        seed: of the random numbers; the same seed gives the same result.
+        domain: where distances are measured, and what coordinates the found inputs have: "input", after `Normalize`, or
+            "pixels", before it.
+        progress: whether to show a bar; None: on a terminal, when it takes longer than some seconds.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
+
+    Returns:
+        A `LowerBound`.
+
+    Raises:
+        InvalidInput: if an argument does not fit.
+
+    Examples:
+        Between what two inputs show and what is proved lies the Lipschitz constant.
+
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> below = lben.lipschitz_lower_bound(net, torch.randn(8, 2), restarts=4, steps=10)
+        >>> 0 < below.value <= lben.tightest_bound(net).gamma
+        True
     """
     checks.count("restarts", restarts)
     checks.count("steps", steps)

@@ -23,9 +23,10 @@ _MORE = 1.002  # of what is proved, what is worth trying
 _BEYOND = 0.25  # how far moves go on in the direction in which they changed
 _UNPROVED = 0.99  # of a radius at which moves were not within their guess, what is tried next
 _SEARCH, _LATE = 2, 5  # rounds: metrics are searched for, before that they would be those of another radius
-_STAGES, _AGAIN = (6.0, 36.0, 150.0), (150.0,)
+STAGES, _AGAIN = (6.0, 36.0, 150.0), (150.0,)
 _SHARES = (0.2, 0.5, 0.8)  # of the largest multiple of a metric, to begin a search with
 _INSIDE, _TOWARDS = 0.93, (1.0, 0.8, 0.4, 0.0)
+_Places = tuple[Tensor, Tensor]  # numbers of inputs, and of their pairs
 _OPEN = 1e-6  # the square root of a width of slopes below which a unit is linear, for a search
 
 
@@ -35,6 +36,8 @@ class Reach:
 
     pairs: what decides, rows of y, shape (batch, p, n + p). gap: how much each may change, infinite where it may at
     will. begin: a metric for each pair, (batch, p, n), that proves a global bound. best: what is proved so far.
+    What proves it stands beside it: moves, (batch, n), within which units stay, infinite where a global bound is the
+    best, and own, the metrics of pairs that were better than that of the frame, (batch, p, n), NaN where none was.
     """
 
     locality: Locality
@@ -45,6 +48,9 @@ class Reach:
     best: Tensor
 
     def __post_init__(self) -> None:
+        self.moves = torch.full_like(self.near.v, math.inf)
+        self.own = torch.full_like(self.begin, math.nan)
+        self._own = self.own.clone()
         self.begin = self.begin.clone()
         self.metrics = self.begin.clone()
         self.seen, self.searched = (torch.zeros(self.gap.shape, dtype=torch.bool) for _ in range(2))
@@ -59,7 +65,8 @@ class Reach:
                 break
             found, allowed, holds = self._tried(open_, moves, trial, k)
             proved = torch.minimum(trial, allowed).where(holds, 0.0)
-            best = self.best[open_] = torch.maximum(self.best[open_], proved)
+            self._keep(open_, proved, torch.minimum(moves * ROOM, self.near.most) * trial[:, None])
+            best = self.best[open_]
             now = trial.log(), allowed.clamp(min=1e-280).log()
             after = _next_trial(now, before)
             if k >= _LATE:  # better a smaller radius than none
@@ -73,6 +80,12 @@ class Reach:
             moves = torch.minimum(guess, self.near.most)[left]
             open_, trial = open_[left], after[left]
         return self.best
+
+    def _keep(self, index: Tensor, proved: Tensor, moves: Tensor) -> None:
+        """What is proved, where it is more than before, and what proves it."""
+        more = proved > self.best[index]
+        where = index[more]
+        self.best[where], self.moves[where], self.own[where] = proved[more], moves[more], self._own[where]
 
     def _begin(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Moves and radii to try first, between what is true everywhere and what a linear network would allow."""
@@ -100,6 +113,7 @@ class Reach:
     def _sharpened(self, index: Tensor, around: Surroundings, asked: Rows, bounds: Tensor) -> Tensor:
         """The bounds, those of pairs that may decide in a metric of their own, and of those that do in a better one."""
         close, seen = self._deciding(index, bounds, _WIDE), self.seen[index]
+        self._own[index] = math.nan
         for image, row in (part.nonzero(as_tuple=True) for part in (close & ~seen, close & seen)):
             some, rows, where = around.some(image), asked.some(image, row), (index[image], row)
             if not bool(self.seen[where].any()):
@@ -107,13 +121,13 @@ class Reach:
             else:
                 self.metrics[where] = _feasible(some, self.metrics[where], self.begin[where])
             self.seen[where] = True
-            bounds = _with_own(bounds, some, rows, self.metrics[where], (image, row))
+            bounds = self._with_own(bounds, some, rows, self.metrics[where], (image, row), where)
         close, searched = self._deciding(index, bounds, _NEAR), self.searched[index]
-        for part, stages in ((close & ~searched, _STAGES), (close & searched, _AGAIN)):
+        for part, stages in ((close & ~searched, STAGES), (close & searched, _AGAIN)):
             image, row = part.nonzero(as_tuple=True)
             some, rows, where = around.some(image), asked.some(image, row), (index[image], row)
-            found = _improved(some, rows, self.metrics[where], stages)
-            bounds = _with_own(bounds, some, rows, found, (image, row))
+            found = improved(some, rows, self.metrics[where], stages)
+            bounds = self._with_own(bounds, some, rows, found, (image, row), where)
             self.metrics[where] = self.begin[where] + _INSIDE * (found - self.begin[where])
             self.searched[where] = True
         return bounds
@@ -123,12 +137,14 @@ class Reach:
         allowed = self.gap[index] / bounds
         return (allowed <= allowed.amin(dim=1, keepdim=True) * near) & (allowed > 0) & allowed.isfinite()
 
-
-def _with_own(bounds: Tensor, around: Surroundings, rows: Rows, lam: Tensor, where: tuple[Tensor, Tensor]) -> Tensor:
-    """The bounds, some of them in these metrics where that is better."""
-    own = Inequality.of(replace(around, lam=lam))
-    better = own.bounds(rows, torch.ones(len(lam), dtype=torch.float64))[:, 0]
-    return bounds.index_put(where, torch.minimum(bounds[where], better))
+    def _with_own(
+        self, bounds: Tensor, around: Surroundings, rows: Rows, lam: Tensor, at: _Places, where: _Places
+    ) -> Tensor:
+        """The bounds, some of them in these metrics where that is better."""
+        own = Inequality.of(replace(around, lam=lam))
+        found = own.bounds(rows, torch.ones(len(lam), dtype=torch.float64))[:, 0]
+        self._own[where] = lam.where((found < bounds[at])[:, None], self._own[where])
+        return bounds.index_put(at, torch.minimum(bounds[at], found))
 
 
 def _least(gap: Tensor, bounds: Tensor) -> Tensor:
@@ -166,7 +182,7 @@ def _feasible(around: Surroundings, lam: Tensor, sure: Tensor) -> Tensor:
     return found
 
 
-def _improved(around: Surroundings, rows: Rows, lam: Tensor, stages: tuple[float, ...]) -> Tensor:
+def improved(around: Surroundings, rows: Rows, lam: Tensor, stages: tuple[float, ...]) -> Tensor:
     """Better metrics, for one row each, by a search over the units that are not linear."""
     if len(lam) == 0:
         return lam

@@ -43,15 +43,28 @@ class Recurrent(Certifiable, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Dissipation(Judged):
-    """V(x+) - rate^2 V(x) <= s(du, dy) along any two trajectories of a recurrent network, with V = dx'P dx.
+    """A verdict on ``V(x+) - rate^2 V(x) <= s(du, dy)`` along any two trajectories of a recurrent network, V = dx'P dx.
 
-    verdict: "holds"; "fails", where it is proved that these P and lam do not prove it, or that none do; or "undecided".
-    rate: the factor by which distances shrink at least, in the norm of P and under equal inputs; None if none is known.
-    gain: output signals move at most so many times as far as input signals, in l2 and from equal states; None where
-        that is not the claim. supply: Q, S and R of s; None where inputs are equal, or s is that of the gain.
-    P, lam: shapes (n, n) and (q,), what proves it, or the best that was found; None where nothing was.
-    margin: the smallest eigenvalue of the matrix that must be positive definite, scaled to a unit diagonal.
-    rigorous: whether the verdict was reached in ball arithmetic.
+    `certify`, `contraction`, `incremental_gain` and `dissipation` return it for a `REN`; it is true if it holds.
+
+    Attributes:
+        verdict: "holds"; "fails", where it is proved that these P and lam do not prove it, or that none do; or
+            "undecided".
+        rate: the factor by which distances shrink at least, in the norm of P and under equal inputs; None if none is
+            known.
+        gain: output signals move at most so many times as far as input signals, in l2 and from equal states; None where
+            that is not the claim.
+        supply: Q, S and R of s; None where inputs are equal, or s is that of the gain.
+        P: of shape (n, n), what proves it, or the best that was found; None where nothing was.
+        lam: of shape (q,), the same for the hidden units.
+        margin: the smallest eigenvalue of the matrix that must be positive definite, scaled to a unit diagonal.
+        method: how the verdict was reached.
+        rigorous: whether it was reached in ball arithmetic.
+
+    Examples:
+        >>> found = lben.certify(lben.REN(1, 2, 3, 1, behaviour=lben.Lipschitz(2.0)))
+        >>> found.verdict, round(found.gain, 6), found.P.shape
+        ('holds', 2.0, torch.Size([2, 2]))
     """
 
     verdict: Verdict

@@ -14,7 +14,7 @@ from lben.numerics.enclosed import Enclosed, Verdict, balance
 from lben.weights.dense import Weights
 from lben.weights.recurrent import RENWeights
 
-_BITS = 192  # sums of products of doubles are nearly exact, and their error far below any margin a double can show
+BITS = 192  # sums of products of doubles are nearly exact, and their error far below any margin a double can show
 
 
 def decide(weights: Weights, lam: Tensor, gamma: float | None, scale: float, condition: Balanced) -> Verdict:
@@ -23,9 +23,9 @@ def decide(weights: Weights, lam: Tensor, gamma: float | None, scale: float, con
     `condition`, the same in double precision, only suggests the proof, and the scale of its rows and columns.
     """
     flint = need("flint", "rigorous=True", extra="sdp")
-    with flint.ctx.workprec(_BITS):
+    with flint.ctx.workprec(BITS):
         X = _condition(flint, weights, lam, gamma, scale)
-        return _definite(flint, X, condition.X, condition.exponents)
+        return definite_balls(flint, X, condition.X, condition.exponents)
 
 
 def decide_contraction(
@@ -33,11 +33,11 @@ def decide_contraction(
 ) -> Verdict:
     """Whether [[2 (1 - rate) P, -(P W + T)], [., 2 T]] of the stored weights is positive definite."""
     flint = need("flint", "rigorous=True", extra="sdp")
-    with flint.ctx.workprec(_BITS):
-        metric, D = _balls(flint, P), _balls(flint, torch.diag(T))
-        side = -(metric * _balls(flint, weights.W) + D)
+    with flint.ctx.workprec(BITS):
+        metric, D = balls(flint, P), balls(flint, torch.diag(T))
+        side = -(metric * balls(flint, weights.W) + D)
         X = _blocks(flint, 2 * (1 - flint.arb(rate)) * metric, side, 2 * D)
-        return _definite(flint, X, suggested, exponents)
+        return definite_balls(flint, X, suggested, exponents)
 
 
 def decide_gain(
@@ -45,16 +45,16 @@ def decide_gain(
 ) -> Verdict:
     """Whether [[2 P - P U U' P/g^2, -(P W + T)], [., 2 T - Wo'Wo]] is positive definite, with g = gain times scale."""
     flint = need("flint", "rigorous=True", extra="sdp")
-    with flint.ctx.workprec(_BITS):
-        metric, D = _balls(flint, P), _balls(flint, torch.diag(T))
+    with flint.ctx.workprec(BITS):
+        metric, D = balls(flint, P), balls(flint, torch.diag(T))
         g = flint.arb(gain) * flint.arb(scale)
-        into, out = metric * _balls(flint, weights.U) / g, _balls(flint, weights.Wo)
-        side = -(metric * _balls(flint, weights.W) + D)
+        into, out = metric * balls(flint, weights.U) / g, balls(flint, weights.Wo)
+        side = -(metric * balls(flint, weights.W) + D)
         X = _blocks(flint, 2 * metric - into * into.transpose(), side, 2 * D - out.transpose() * out)
-        return _definite(flint, X, suggested, exponents)
+        return definite_balls(flint, X, suggested, exponents)
 
 
-def _definite(flint: Any, X: Any, suggested: Enclosed | None, exponents: Tensor) -> Verdict:
+def definite_balls(flint: Any, X: Any, suggested: Enclosed | None, exponents: Tensor) -> Verdict:
     """Whether the balls of X, a symmetric matrix, are those of a positive definite one.
 
     Rows and columns are first scaled by 2^exponents, as those of `suggested` are. With P an approximate inverse of the
@@ -74,10 +74,10 @@ def _definite(flint: Any, X: Any, suggested: Enclosed | None, exponents: Tensor)
         identity = torch.eye(len(matrix), dtype=matrix.dtype)
         inverse = torch.linalg.solve_triangular(factor, identity, upper=False).T
         if bool(torch.isfinite(inverse).all()):
-            P = _balls(flint, inverse)
+            P = balls(flint, inverse)
             if _dominant(flint, P.transpose() * X * P):
                 return "holds"
-    v = _balls(flint, torch.linalg.eigh(matrix).eigenvectors[:, :1])
+    v = balls(flint, torch.linalg.eigh(matrix).eigenvectors[:, :1])
     return "fails" if (v.transpose() * X * v)[0, 0] < 0 else "undecided"
 
 
@@ -94,19 +94,19 @@ def _condition(flint: Any, weights: Weights, lam: Tensor, gamma: float | None, s
     kept = ~gone
     multipliers = lam[kept].tolist()
     count = len(multipliers)
-    W, U, Wo = (_balls(flint, part) for part in (weights.W[kept][:, kept], weights.U[kept], weights.Wo[:, kept]))
-    D = None if weights.D is None else _balls(flint, weights.D)
+    W, U, Wo = (balls(flint, part) for part in (weights.W[kept][:, kept], weights.U[kept], weights.Wo[:, kept]))
+    D = None if weights.D is None else balls(flint, weights.D)
     if bool(gone.any()):
-        system = _identity(flint, int(gone.sum())) - _balls(flint, weights.W[gone][:, gone])
-        back, out = _balls(flint, weights.W[kept][:, gone]), _balls(flint, weights.Wo[:, gone])
+        system = identity(flint, int(gone.sum())) - balls(flint, weights.W[gone][:, gone])
+        back, out = balls(flint, weights.W[kept][:, gone]), balls(flint, weights.Wo[:, gone])
         try:
-            W_through = system.solve(_balls(flint, weights.W[gone][:, kept]))
-            U_through = system.solve(_balls(flint, weights.U[gone]))
+            W_through = system.solve(balls(flint, weights.W[gone][:, kept]))
+            U_through = system.solve(balls(flint, weights.U[gone]))
         except ZeroDivisionError:
             return None
         W, U, Wo, past = W + back * W_through, U + back * U_through, Wo + out * W_through, out * U_through
         D = past if D is None else D + past
-    half = _scale_rows(flint, multipliers, _identity(flint, count) - W)
+    half = _scale_rows(flint, multipliers, identity(flint, count) - W)
     M = half + half.transpose()
     if gamma is None:
         return M
@@ -116,7 +116,7 @@ def _condition(flint: Any, weights: Weights, lam: Tensor, gamma: float | None, s
     if D is None:
         return M - Wo.transpose() * Wo / g
     side = Wo.transpose() + scaled * D.transpose() / g
-    corner = _identity(flint, D.nrows()) * g - D * D.transpose() / g
+    corner = identity(flint, D.nrows()) * g - D * D.transpose() / g
     return _blocks(flint, M, side, corner)
 
 
@@ -136,13 +136,13 @@ def _dominant(flint: Any, matrix: Any) -> bool:
     return True
 
 
-def _balls(flint: Any, matrix: Tensor) -> Any:
+def balls(flint: Any, matrix: Tensor) -> Any:
     """The doubles of a matrix, exactly."""
     rows, columns = matrix.shape
     return flint.arb_mat(rows, columns, matrix.reshape(-1).tolist())
 
 
-def _identity(flint: Any, size: int) -> Any:
+def identity(flint: Any, size: int) -> Any:
     return flint.arb_mat(size, size, [float(i == j) for i in range(size) for j in range(size)])
 
 
@@ -180,8 +180,8 @@ def decide_inequality(
 ) -> Verdict:
     """Whether the matrices of `inequality.py` are positive definite, for the stored weights."""
     flint = need("flint", "rigorous=True", extra="sdp")
-    with flint.ctx.workprec(_BITS):
-        rows, M = matrices(weights, P, lam, rate, claim, lambda part: _Balls(flint, _balls(flint, part)))
+    with flint.ctx.workprec(BITS):
+        rows, M = matrices(weights, P, lam, rate, claim, lambda part: _Balls(flint, balls(flint, part)))
         whole = [[entry for part in line for entry in part] for row in rows for line in _lines(row)]
         verdict = _balanced(flint, flint.arb_mat(whole), suggested[0])
         if verdict == "holds" and M is not None and suggested[1] is not None:
@@ -195,9 +195,9 @@ def _lines(row: list[_Balls]) -> Any:
 
 
 def _balanced(flint: Any, X: Any, suggested: Enclosed) -> Verdict:
-    """`_definite` with rows and columns scaled to a unit diagonal."""
+    """`definite_balls` with rows and columns scaled to a unit diagonal."""
     diagonal = suggested.mid.diagonal()
     if not bool((diagonal > 0).all() & diagonal.isfinite().all()):
-        return _definite(flint, X, suggested, torch.zeros(len(diagonal), dtype=torch.int64))
+        return definite_balls(flint, X, suggested, torch.zeros(len(diagonal), dtype=torch.int64))
     k = balance(diagonal)
-    return _definite(flint, X, suggested.shifted(k[:, None] + k), k)
+    return definite_balls(flint, X, suggested.shifted(k[:, None] + k), k)

@@ -44,7 +44,7 @@ class Frame:
 
     W: (n, n). Wo: (p, n). R: (n + p, m), with R R' >= (U, D)(U, D)': what an input does to v and y, one of m entries
     that is no longer does through R; or one for each input, (batch, n + p, m). inputs: (U, D) itself, (n + p, d).
-    exponents: of the units, z = 2^exponents z'.
+    exponents: of the units, z = 2^exponents z'. shares: those of `within`, where it was asked for.
     """
 
     W: Tensor
@@ -53,6 +53,7 @@ class Frame:
     R: Tensor
     lam: Tensor
     exponents: Tensor
+    shares: Tensor | None = None
 
     @staticmethod
     def of(weights: Weights, lam: Tensor) -> Frame:
@@ -81,11 +82,11 @@ class Frame:
         trace = gram.diagonal(dim1=1, dim2=2).sum(dim=1)[:, None]
         added = torch.diag_embed((_RAISED * trace + 1e-280).expand(-1, gram.shape[1]))
         R, info = torch.linalg.cholesky_ex(gram + added)
-        return replace(self, R=R.where((info == 0)[:, None, None], math.nan))
+        return replace(self, R=R.where((info == 0)[:, None, None], math.nan), shares=shares)
 
     def some(self, index: Tensor) -> Frame:
         """That of some inputs, where each has its own R."""
-        return self if self.R.dim() == 2 else replace(self, R=self.R[index])
+        return self if self.shares is None else replace(self, R=self.R[index], shares=self.shares[index])
 
 
 def _root_above(rows: Tensor) -> Tensor:
@@ -180,6 +181,15 @@ class Rows:
         """These rows, and behind them those."""
         return Rows(*(torch.cat([getattr(part, f.name) for part in (self, others)], dim=1) for f in fields(self)))
 
+    def summed(self, weights: Tensor) -> Rows:
+        """Sums of these rows with weights of shape (batch, p, q)."""
+        sizes, terms = weights.abs(), (weights.shape[-1] + 8) * EPS
+        off = (
+            (sizes @ (off + terms * norm_bound(part))[:, :, None])[:, :, 0] * _MORE
+            for off, part in ((self.off_f, self.f), (self.off_g, self.g))
+        )
+        return Rows(weights @ self.f, weights @ self.g, *off)
+
 
 @dataclass(frozen=True, eq=False)
 class Inequality:
@@ -225,6 +235,15 @@ class Inequality:
         total = past.square() + solved.lengths.square() / (1 - solved.taken)[:, None]
         return torch.where(solved.sound[:, None], total.sqrt() * (1 + 1e-12), math.inf).nan_to_num(nan=math.inf)
 
+    def embedded(self, rows: Rows, t: Tensor) -> tuple[Tensor, Tensor]:
+        """Vectors whose lengths, and those of their sums, are bounds, but for rounding, (batch, q, m + n).
+
+        And the dx that reach them, but for their lengths, (batch, q, m).
+        """
+        s = self._solved(rows, t)
+        steepest = rows.g + t[:, None, None] * (s.whitened @ s.X @ self.B)
+        return torch.cat([rows.g, s.whitened], dim=-1), steepest
+
     def norm(self, rows: Rows, t: Tensor) -> Tensor:
         """A proved bound of the length of all rows together, over |dx|, shape (batch,)."""
         s = self._solved(rows, t)
@@ -258,7 +277,7 @@ class Inequality:
         lost = inverse[:, None] * (off_q + ((n + 8) * EPS + off_X)[:, None] * norm_bound(q))
         lengths = (norm_bound(whitened) + lost) * _MORE
         sound = (info == 0) & (off_X < 0.1) & (taken < 0.5)
-        return _Solved(sound, taken, whitened, lost * _MORE, lengths)
+        return _Solved(sound, taken, whitened, X, lost * _MORE, lengths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,6 +285,7 @@ class _Solved:
     sound: Tensor
     taken: Tensor
     whitened: Tensor
+    X: Tensor
     lost: Tensor
     lengths: Tensor
 

@@ -22,20 +22,28 @@ MOST_UNITS = 4096
 
 @dataclass(frozen=True, eq=False)
 class WellPosedness:
-    """What is known of the equation z = sigma(W z + b), for every b and every admissible sigma.
+    """What is known of z = sigma(W z + b), for every b and every admissible sigma: `well_posed` returns it.
 
-    holds: whether a diagonal metric satisfies Condition `W`. If not, `witness` proves that none does; rarely, where
-        m is within rounding of zero, neither is found.
-    lam: the best metric found, shape (n,).
-    monotonicity: m in that metric, rounded down; it is positive if and only if it is proved to satisfy the condition.
-    best_monotonicity: no diagonal metric has a larger m than this.
-    witness: a positive semidefinite Y with every entry of diag((I - W) Y) <= 0, or None: for every diagonal Lam > 0
-        the trace of (2 Lam - Lam W - W' Lam) Y is then <= 0, which a positive definite matrix forbids. Where units act
-        in blocks, on which Lam is constant, the entries are summed over each block.
-    monotone: whether Lam = I satisfies it (Winston & Kolter 2020).
-    norm: whether the largest absolute row sum of W is below 1 (El Ghaoui et al. 2021).
-    perron_frobenius: whether the spectral radius of |W| is below 1 (El Ghaoui et al. 2021). This and `norm` prove
-        something only where units act alone. What rounding leaves open is False, here and in `monotone`.
+    Attributes:
+        holds: whether a diagonal metric satisfies Condition `W`. If not, `witness` proves that none does; rarely, where
+            m is within rounding of zero, neither is found.
+        lam: the best metric found, of shape (n,).
+        monotonicity: m in that metric, rounded down; it is positive if and only if it is proved to satisfy the
+            condition.
+        best_monotonicity: no diagonal metric has a larger m than this.
+        witness: a positive semidefinite Y with every entry of diag((I - W) Y) <= 0, or None: for every diagonal Lam > 0
+            the trace of (2 Lam - Lam W - W' Lam) Y is then <= 0, which a positive definite matrix forbids. Where units
+            act in blocks, on which Lam is constant, the entries are summed over each block.
+        monotone: whether Lam = I satisfies it (Winston & Kolter 2020).
+        norm: whether the largest absolute row sum of W is below 1 (El Ghaoui et al. 2021).
+        perron_frobenius: whether the spectral radius of the absolute W is below 1 (El Ghaoui et al. 2021). This and
+            `norm` prove something only where units act alone. What rounding leaves open is False, here and in
+            `monotone`.
+
+    Examples:
+        >>> found = lben.well_posed(torch.tensor([[0.0, 2.0], [-2.0, 0.0]]))
+        >>> found.holds, found.monotone, found.norm
+        (True, True, False)
     """
 
     holds: bool

@@ -23,6 +23,7 @@ from lben.experiments.regions import reproduce_regions
 from lben.experiments.report import write_report
 from lben.experiments.running import Plan
 
+Only = Annotated[list[str] | None, typer.Option(help="The name of a row to run now; may be repeated.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Few epochs on the embedded images: some minutes.")]
 Jobs = Annotated[int | None, typer.Option(help="Rows side by side, one core each.", show_default="all cores")]
 Cluster = Annotated[str | None, typer.Option(help="The address of a Dask scheduler that is to run the rows instead.")]
@@ -59,6 +60,7 @@ def svhn(
     third: Annotated[
         bool, typer.Option("--third", help="Train on a fixed third of the training images: hours, not a day.")
     ] = False,
+    only: Only = None,
     data: DataFolder = None,
     seed: Seed = 0,
     quick: Quick = False,
@@ -74,7 +76,7 @@ def svhn(
         raise lben.InvalidInput("--quick and --third exclude each other.")
     folder = Path("runs", "svhn" + "-third" * third + "-quick" * quick) if run is None else run
     plan = _plan(folder, quick, seed, jobs, cluster, data)
-    _reproduce(lambda: svhn_study.reproduce(plan, part=third), folder)
+    _reproduce(lambda: svhn_study.reproduce(plan, part=third, only=only or ()), folder)
 
 
 def layers(
@@ -83,7 +85,7 @@ def layers(
         typer.Argument(help="The folder of the run; runs/layers-DATASET, or -quick, if not given.", show_default=False),
     ] = None,
     dataset: Annotated[Dataset, typer.Option(help="The images to train on.")] = "svhn",
-    only: Annotated[list[str] | None, typer.Option(help="The name of a row to run now; may be repeated.")] = None,
+    only: Only = None,
     data: DataFolder = None,
     seed: Seed = 0,
     quick: Quick = False,

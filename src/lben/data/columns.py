@@ -27,7 +27,16 @@ _LARGEST = 2.0**53  # whole number that a double tells from its neighbours
 class Column:
     """A column of inputs: numbers, or one of some texts, each of which becomes an entry that is 0 or 1.
 
-    name: as the table has it. texts: in the order of their entries; None for a column of numbers.
+    Args:
+        name: as the table has it.
+        texts: from 2 to 100 different ones, in the order of their entries; None for a column of numbers.
+
+    Raises:
+        InvalidInput: for another name or other texts.
+
+    Examples:
+        >>> lben.data.Column("colour", ("blue", "red")).width, lben.data.Column("size").width
+        (2, 1)
     """
 
     name: str
@@ -48,8 +57,18 @@ class Column:
 class Target:
     """What is predicted: one of some classes, or a number.
 
-    name: as the table has it. classes: in the order of the network's outputs; None for numbers.
-    mean, std: the network's output is (value - mean)/std, for numbers.
+    Args:
+        name: as the table has it.
+        classes: from 2 to 100 different ones, in the order of the network's outputs; None for numbers.
+        mean: the network's output is (value - mean)/std, for numbers.
+        std: above 0, for numbers.
+
+    Raises:
+        InvalidInput: for values outside these ranges, or classes with a mean or a std.
+
+    Examples:
+        >>> lben.data.Target("price", mean=10.0, std=2.0).classes is None
+        True
     """
 
     name: str
@@ -73,6 +92,21 @@ class Columns:
     """The columns of a network's inputs, in its order, and its targets: one with classes, or some of numbers.
 
     A table is read by the names of its columns: their order there does not matter, and others are ignored.
+
+    Args:
+        inputs: at least one `Column`.
+        targets: at least one `Target`; several must all be numbers.
+
+    Raises:
+        InvalidInput: if there are none, two have one name, or one of several targets has classes.
+
+    Examples:
+        >>> columns = lben.data.Columns((lben.data.Column("size"), lben.data.Column("colour", ("blue", "red"))),
+        ...                             (lben.data.Target("price"),))
+        >>> columns.encode(lben.data.Table({"colour": ("red",), "size": ("2.5",)}))
+        tensor([[2.5000, 0.0000, 1.0000]], dtype=torch.float64)
+        >>> columns.places
+        {'size': [0], 'colour': [1, 2]}
     """
 
     inputs: tuple[Column, ...]
@@ -125,9 +159,16 @@ class Columns:
         }
 
     def encode(self, table: Table) -> Tensor:
-        """The inputs of a table as rows of numbers in their own units, and texts as 0 and 1: (rows, width), float64.
+        """The inputs of a table as rows of numbers in their own units, and texts as 0 and 1.
 
-        Raises InvalidInput, with row and column, for a column that is not there or a value that does not fit.
+        Args:
+            table: with all columns of inputs.
+
+        Returns:
+            A tensor of shape (rows, width), float64.
+
+        Raises:
+            InvalidInput: with row and column, for a column that is not there or a value that does not fit.
         """
         checks.affordable("The table", len(check_table(table)), self.width)
         for column in self.inputs:
@@ -135,7 +176,17 @@ class Columns:
         return torch.cat([torch.from_numpy(_encoded(table, column)) for column in self.inputs], dim=1)
 
     def answers(self, table: Table) -> Tensor:
-        """The targets of a table as the network is to give them: classes by number, (rows,), or (value - mean)/std."""
+        """The targets of a table as the network is to give them.
+
+        Args:
+            table: with all targets.
+
+        Returns:
+            Classes by number, of shape (rows,); or (value - mean)/std, of shape (rows, targets), float64.
+
+        Raises:
+            InvalidInput: with row and column, for a column that is not there or a value that does not fit.
+        """
         check_table(table)
         for target in self.targets:
             table.require(target.name, "the target")
@@ -146,11 +197,26 @@ class Columns:
         return torch.from_numpy((values - mean) / std)
 
     def unused(self, table: Table) -> list[str]:
-        """The columns of a table that are neither inputs nor targets."""
+        """The columns of a table that are neither inputs nor targets.
+
+        Args:
+            table: any.
+
+        Returns:
+            Their names.
+        """
         return [name for name in check_table(table).columns if name not in self.names]
 
     def check_fits(self, in_features: int, out_features: int) -> None:
-        """Refuse a network of other sizes."""
+        """Refuse a network of other sizes.
+
+        Args:
+            in_features: of the network.
+            out_features: of the network.
+
+        Raises:
+            InvalidInput: if they are others.
+        """
         if (in_features, out_features) != (self.width, self.outputs):
             raise InvalidInput(
                 f"These columns are {self.width} inputs and {self.outputs} outputs, but the network has {in_features} "
@@ -158,7 +224,11 @@ class Columns:
             )
 
     def describe(self) -> dict[str, Any]:
-        """All of it in plain values, as JSON has them."""
+        """All of it in plain values, as JSON has them.
+
+        Returns:
+            A dictionary.
+        """
         return {
             "inputs": [
                 {"name": column.name, "texts": None if column.texts is None else list(column.texts)}
@@ -177,7 +247,17 @@ class Columns:
 
     @classmethod
     def read(cls, description: Any) -> Columns:
-        """The columns that `describe` describes; raises an LbenError for anything else."""
+        """The columns that `describe` describes.
+
+        Args:
+            description: a dictionary.
+
+        Returns:
+            A `Columns`.
+
+        Raises:
+            LbenError: for anything else.
+        """
         parts = take("columns", description, "inputs", "targets")
         for part in parts:
             if not isinstance(part, list):
@@ -191,9 +271,22 @@ class Columns:
 
 
 def read_columns(path: str | os.PathLike[str]) -> Columns | None:
-    """The columns in a file that `lben.save(net, path, columns=...)` wrote; None if it was written without any.
+    """The columns in a file that ``lben.save(net, path, columns=...)`` wrote.
 
-    Raises InvalidFile for anything that is no such file.
+    Args:
+        path: of the file.
+
+    Returns:
+        A `Columns`; None if the file was written without any.
+
+    Raises:
+        InvalidFile: for anything that is no such file.
+
+    Examples:
+        >>> columns = lben.data.Columns((lben.data.Column("size"),), (lben.data.Target("price"),))
+        >>> lben.save(lben.LBEN(1, 4, 1, gamma=1.0), "price.safetensors", columns=columns)
+        >>> lben.data.read_columns("price.safetensors") == columns
+        True
     """
     description, _ = read_tensors(path, "lben", "a network")
     if description.get("columns") is None:

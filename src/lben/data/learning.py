@@ -23,9 +23,21 @@ _LARGEST = 1e37  # of single precision, with a decade to spare
 class TableData:
     """A table to learn from: its columns, its rows as data, and what standardises the network's inputs.
 
-    columns: what the network must know of the table, for `lben.save`.
-    data: for `lben.train.fit`; inputs in their own units, targets as `columns` has them.
-    mean, std: of the inputs in the rows to train on, for `lben.Normalize`, (width,), float64; 0 and 1 for texts.
+    `table_data` returns it.
+
+    Attributes:
+        columns: what the network must know of the table, for `lben.save`.
+        data: for `lben.train.fit`; inputs in their own units, targets as `columns` has them.
+        mean: of the inputs in the rows to train on, for `lben.Normalize`, of shape (width,), float64; 0 for texts.
+        std: the same; 1 for texts.
+
+    Examples:
+        >>> import numpy as np
+        >>> size = np.arange(10.0)
+        >>> found = lben.data.table_data(lben.data.Table({"size": size, "price": 3.5 * size}), ["price"])
+        >>> net = lben.LBEN(found.columns.width, 4, found.columns.outputs, gamma=2.0, dtype=torch.float64,
+        ...                 normalize=lben.Normalize(found.mean, found.std, dtype=torch.float64))
+        >>> lben.save(net, "price.safetensors", columns=found.columns)
     """
 
     columns: Columns
@@ -37,11 +49,24 @@ class TableData:
 def columns_of(table: Table, targets: Sequence[str], *, task: Task | None = None) -> Columns:
     """The columns of a table: all that are no targets are inputs.
 
-    targets: names of columns; several for regression alone.
-    task: seen from the first target if not given: texts, booleans, and whole numbers of which at most 20 differ, are
-        classes. Means and stds of targets are those of all rows.
-    Raises InvalidInput for a column that is constant, for a target that is missing or of one class, for texts of which
-    more than 100 differ, for a missing value, and where nothing is left as an input.
+    Args:
+        table: without a gap.
+        targets: names of columns; several for regression alone.
+        task: "classification" or "regression"; None: seen from the first target: texts, booleans, and whole numbers of
+            which at most 20 differ, are classes. Means and stds of targets are those of all rows.
+
+    Returns:
+        A `Columns`.
+
+    Raises:
+        InvalidInput: for a column that is constant, for a target that is missing or of one class, for texts of which
+            more than 100 differ, for a missing value, and where nothing is left as an input.
+
+    Examples:
+        >>> table = lben.data.Table({"size": ("1", "2", "3"), "kind": ("cat", "dog", "cat")})
+        >>> columns = lben.data.columns_of(table, ["kind"])
+        >>> columns.task, columns.classes, columns.width
+        ('classification', ('cat', 'dog'), 1)
     """
     check_table(table)
     name_list("targets", targets)
@@ -72,13 +97,31 @@ def table_data(
     holdout: float = 0.2,
     seed: int = 0,
 ) -> TableData:
-    """A table as something to learn from: `fit(net, found.data)`, with a network made with
-    `normalize=Normalize(found.mean, found.std, dtype=torch.float64)` and `dtype=torch.float64`.
+    """A table as something to learn from, with a network that standardises its inputs.
 
-    targets, task: as `columns_of` takes them.
-    test: another table, whose rows are tested on; without it a share `holdout` of the rows, which `seed` draws, is kept
-        from training and tested on.
-    Raises InvalidInput for all that `columns_of` refuses, and for a test table that does not fit.
+    Make the network with ``normalize=Normalize(found.mean, found.std, dtype=torch.float64)`` and
+    ``dtype=torch.float64``, and train it by ``fit(net, found.data)``.
+
+    Args:
+        table: without a gap.
+        targets: as `columns_of` takes them.
+        task: as `columns_of` takes it.
+        test: another table, whose rows are tested on; None: a share `holdout` of the rows.
+        holdout: the share that is kept from training and tested on, between 0 and 1.
+        seed: that draws it.
+
+    Returns:
+        A `TableData`.
+
+    Raises:
+        InvalidInput: for all that `columns_of` refuses, and for a test table that does not fit.
+
+    Examples:
+        >>> import numpy as np
+        >>> size = np.arange(10.0)
+        >>> found = lben.data.table_data(lben.data.Table({"size": size, "price": 3.5 * size}), ["price"], holdout=0.3)
+        >>> len(found.data), found.columns.task
+        (7, 'regression')
     """
     columns = columns_of(table, targets, task=task)
     x = columns.encode(table)

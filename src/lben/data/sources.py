@@ -20,10 +20,23 @@ from lben.checks import need
 from lben.data.records import ImageData
 from lben.errors import DataNotFound, InvalidFile, InvalidInput
 
-MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
-SVHN_MEAN, SVHN_STD = 0.4514, 0.1993
-CIFAR10_MEAN, CIFAR10_STD = 0.4734, 0.2516
-"""Of the pixels, in [0, 1], of the whole training sets; of all colours together, so that one length is one."""
+MNIST_MEAN = 0.1307
+"""Of the pixels, in [0, 1], of the training set of MNIST, for ``lben.Normalize(MNIST_MEAN, MNIST_STD)``."""
+
+MNIST_STD = 0.3081
+"""The standard deviation of the same pixels as ``MNIST_MEAN``."""
+
+SVHN_MEAN = 0.4514
+"""Of the pixels, in [0, 1], of the training set of SVHN, of all colours together, so that one length is one."""
+
+SVHN_STD = 0.1993
+"""The standard deviation of the same pixels as ``SVHN_MEAN``."""
+
+CIFAR10_MEAN = 0.4734
+"""Of the pixels, in [0, 1], of the training set of CIFAR-10, of all colours together, so that one length is one."""
+
+CIFAR10_STD = 0.2516
+"""The standard deviation of the same pixels as ``CIFAR10_MEAN``."""
 
 ENVIRONMENT = "LBEN_DATA"
 """The environment variable that names the folder with the data sets."""
@@ -55,6 +68,14 @@ def embedded_mnist() -> ImageData:
     """The part of MNIST that ships with the package: 6,000 train and 1,000 test images, stratified by digit.
 
     MNIST: LeCun, Cortes, Burges; CC BY-SA 3.0.
+
+    Returns:
+        An `ImageData`, of bytes.
+
+    Examples:
+        >>> digits = lben.data.embedded_mnist()
+        >>> digits.train_images.shape, digits.train_images.dtype, len(digits.test_labels)
+        (torch.Size([6000, 784]), torch.uint8, 1000)
     """
     with resources.files("lben.data").joinpath("mnist.npz").open("rb") as file:
         arrays = np.load(file, allow_pickle=False)
@@ -69,8 +90,28 @@ def embedded_mnist() -> ImageData:
 def mnist(root: str | Path | None = None) -> ImageData:
     """MNIST, from its four idx files, gzipped or not: 60,000 train and 10,000 test images of 28 x 28 pixels.
 
-    They are looked for in `root` alone if it is given, else in the folder that the environment variable LBEN_DATA names
-    and in the user's cache (each also in its subfolders `mnist` and `MNIST/raw`); else they are downloaded to there.
+    Each place is looked at with its subfolders `mnist` and `MNIST/raw`.
+
+    Args:
+        root: the folder to look in, alone; None: the folder that the environment variable LBEN_DATA names, then the
+            user's cache, and where neither has the files they are downloaded to the cache (extra `experiments`).
+
+    Returns:
+        An `ImageData`, of bytes.
+
+    Raises:
+        DataNotFound: if the files are not there and cannot be downloaded.
+        InvalidFile: if one is damaged.
+        InvalidInput: if root is no folder.
+
+    Examples:
+        ``lben.data.mnist().train_images`` has shape (60000, 784). A folder without the files is named.
+
+        >>> try:
+        ...     lben.data.mnist(".")
+        ... except lben.DataNotFound:
+        ...     print("set LBEN_DATA")
+        set LBEN_DATA
     """
     files = _find("mnist", [_MNIST], root, suffix=".gz")
     parts = {name: _idx(path, _MNIST[name]) for name, path in files.items()}
@@ -82,7 +123,28 @@ def mnist(root: str | Path | None = None) -> ImageData:
 def svhn(root: str | Path | None = None) -> ImageData:
     """Cropped SVHN, from `train_32x32.mat` and `test_32x32.mat`: rows of 3 x 32 x 32 bytes, channel by channel.
 
-    They are found as those of `mnist` are, in subfolders `svhn`.
+    Each place is looked at with its subfolders `svhn` and `SVHN/raw`. Reading needs scipy (extra `experiments`).
+
+    Args:
+        root: the folder to look in, alone; None: the folder that the environment variable LBEN_DATA names, then the
+            user's cache, and where neither has the files they are downloaded to the cache (extra `experiments`).
+
+    Returns:
+        An `ImageData`, of bytes.
+
+    Raises:
+        DataNotFound: if the files are not there and cannot be downloaded.
+        InvalidFile: if one is damaged.
+        InvalidInput: if root is no folder.
+
+    Examples:
+        ``lben.data.svhn().train_images`` has shape (73257, 3072). A folder without the files is named.
+
+        >>> try:
+        ...     lben.data.svhn(".")
+        ... except lben.DataNotFound:
+        ...     print("set LBEN_DATA")
+        set LBEN_DATA
     """
     files = _find("svhn", [_SVHN], root)
     (train_images, train_labels), (test_images, test_labels) = (_mat(files[name], _SVHN[name]) for name in _SVHN)
@@ -92,8 +154,29 @@ def svhn(root: str | Path | None = None) -> ImageData:
 def cifar10(root: str | Path | None = None) -> ImageData:
     """CIFAR-10, from `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`, or the official archive of them.
 
-    50,000 train and 10,000 test images, rows of 3 x 32 x 32 bytes, colour by colour. They are found as those of `mnist`
-    are, in subfolders `cifar10` and `cifar-10-batches-bin`; the archive, `cifar-10-binary.tar.gz`, is read as it is.
+    50,000 train and 10,000 test images, rows of 3 x 32 x 32 bytes, colour by colour. Each place is looked at with its
+    subfolders `cifar10` and `cifar-10-batches-bin`; the archive, `cifar-10-binary.tar.gz`, is read as it is.
+
+    Args:
+        root: the folder to look in, alone; None: the folder that the environment variable LBEN_DATA names, then the
+            user's cache, and where neither has the files they are downloaded to the cache (extra `experiments`).
+
+    Returns:
+        An `ImageData`, of bytes.
+
+    Raises:
+        DataNotFound: if the files are not there and cannot be downloaded.
+        InvalidFile: if one is damaged.
+        InvalidInput: if root is no folder.
+
+    Examples:
+        ``lben.data.cifar10().train_images`` has shape (50000, 3072). A folder without the files is named.
+
+        >>> try:
+        ...     lben.data.cifar10(".")
+        ... except lben.DataNotFound:
+        ...     print("set LBEN_DATA")
+        set LBEN_DATA
     """
     files = _find("cifar10", [_CIFAR10, [_CIFAR10_ARCHIVE]], root)
     contents = _packed(files[_CIFAR10_ARCHIVE]) if _CIFAR10_ARCHIVE in files else _unpacked(files)

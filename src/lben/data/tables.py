@@ -27,10 +27,20 @@ _DELIMITERS = ",;\t|"
 class Table:
     """Columns of equal length by their names, and a name for the whole; rows are counted from 1.
 
-    columns: numpy arrays of one dimension, or sequences of texts. A text may be a number in writing, and counts as one
-        where numbers are wanted, or where all of a column are. What a column holds is looked at when it is used.
-    source: what messages call the table, such as its file.
-    Raises InvalidInput for a name that is empty, unprintable or there twice, and for columns of different lengths.
+    Args:
+        columns: numpy arrays of one dimension, or sequences of texts. A text may be a number in writing, and counts as
+            one where numbers are wanted, or where all of a column are. What a column holds is looked at when it is
+            used.
+        source: what messages call the table, such as its file.
+
+    Raises:
+        InvalidInput: for a name that is empty, unprintable or there twice, for columns of different lengths, and for a
+            table without rows.
+
+    Examples:
+        >>> table = lben.data.Table({"size": ("1", "2.5"), "colour": ("red", "blue")})
+        >>> len(table), table.numbers("size"), table.numeric("colour")
+        (2, array([1. , 2.5]), False)
     """
 
     columns: Mapping[str, Values]
@@ -55,7 +65,15 @@ class Table:
         return len(next(iter(self.columns.values())))
 
     def require(self, name: str, purpose: str) -> None:
-        """Pass a column that is there; the error names the purpose that it is needed for."""
+        """Pass a column that is there.
+
+        Args:
+            name: of the column.
+            purpose: that it is needed for, which the error names.
+
+        Raises:
+            InvalidInput: if it is not there.
+        """
         if not isinstance(name, str) or name not in self.columns:
             raise InvalidInput(f"{self.source} has no column {name!r}, {purpose}: it has {listed(self.columns)}.")
 
@@ -64,7 +82,17 @@ class Table:
         return self.columns[name]
 
     def without(self, names: Sequence[str]) -> Table:
-        """The table without some columns, which must be there."""
+        """The table without some columns.
+
+        Args:
+            names: of columns that must be there.
+
+        Returns:
+            Another table.
+
+        Raises:
+            InvalidInput: if one is not there, or none is left.
+        """
         for name in name_list("names", names):
             self.require(name, "which was to be ignored")
         left = {name: values for name, values in self.columns.items() if name not in names}
@@ -73,14 +101,31 @@ class Table:
         return Table(left, self.source)
 
     def numeric(self, name: str) -> bool:
-        """Whether a column holds numbers, be they in writing; missing ones are among them."""
+        """Whether a column holds numbers, be they in writing; missing ones are among them.
+
+        Args:
+            name: of the column.
+
+        Returns:
+            A truth value.
+        """
         values = self._column(name)
         if isinstance(values, np.ndarray):
             return True
         return all(_number(value) is not None or _missing(value) for value in values)
 
     def numbers(self, name: str) -> np.ndarray:
-        """A column as float64; the first value that is missing, or no finite number, is named."""
+        """A column as numbers.
+
+        Args:
+            name: of the column.
+
+        Returns:
+            An array of float64.
+
+        Raises:
+            InvalidInput: naming the first value that is missing, or no finite number.
+        """
         values = self._column(name)
         if isinstance(values, np.ndarray):
             if values.dtype.kind not in "biuf":
@@ -105,7 +150,17 @@ class Table:
         return number
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A column of texts; the first that is missing is named."""
+        """A column of texts.
+
+        Args:
+            name: of the column.
+
+        Returns:
+            A tuple of texts.
+
+        Raises:
+            InvalidInput: naming the first that is missing, or if the column holds numbers.
+        """
         values = self._column(name)
         if isinstance(values, np.ndarray):
             kind = "numbers" if values.dtype.kind in "biuf" else values.dtype
@@ -120,19 +175,43 @@ class Table:
             raise InvalidInput(f"{self.cell(name, index)}: the value is missing{what}.")
 
     def cell(self, name: str, index: int) -> str:
-        """A place in words."""
+        """A place in words.
+
+        Args:
+            name: of the column.
+            index: of the row, from 0.
+
+        Returns:
+            A short text.
+        """
         return f"{self.source}, row {index + 1}, column {name!r}"
 
 
 def read_table(path: str | os.PathLike[str]) -> Table:
-    """Read a table from a file whose name ends in .csv or .tsv, .npz, or .parquet (extra `parquet`).
+    r"""Read a table from a file whose name ends in .csv or .tsv, .npz, or .parquet (extra `parquet`).
 
-    CSV: UTF-8, with or without a byte order mark; the first line has the names of the columns; cells are separated by
-        commas, semicolons, tabs or bars, whichever the first line has most of, and may be quoted.
-    npz: every array of one dimension is a column; a matrix X gives the columns X0, X1, and so on. No pickles.
-    Parquet: columns of booleans, whole or floating-point numbers, or strings.
-    Missing values (empty, NaN, null, NA, N/A, None or ?) are refused by row and column when they are used.
-    Raises InvalidInput for what the table says, and InvalidFile where it cannot be read.
+    CSV is UTF-8, with or without a byte order mark; the first line has the names of the columns; cells are separated by
+    commas, semicolons, tabs or bars, whichever the first line has most of, and may be quoted. Of npz every array of one
+    dimension is a column; a matrix X gives the columns X0, X1, and so on; no pickles. Parquet has columns of booleans,
+    whole or floating-point numbers, or strings. Missing values (empty, NaN, null, NA, N/A, None or ?) are refused by
+    row and column when they are used.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        A `Table`.
+
+    Raises:
+        InvalidInput: for what the table says.
+        InvalidFile: where it cannot be read.
+
+    Examples:
+        >>> import pathlib
+        >>> _ = pathlib.Path("rooms.csv").write_text("size,price\n20,100\n35,180\n")
+        >>> table = lben.data.read_table("rooms.csv")
+        >>> list(table.columns), table.numbers("price")
+        (['size', 'price'], array([100., 180.]))
     """
     try:
         file = Path(path)

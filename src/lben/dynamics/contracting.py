@@ -16,12 +16,40 @@ from lben.weights.dense import Weights
 
 
 class ContractingODE(Dynamics, EquilibriumNetwork):
-    """v' = -v + W sigma(v) + U x(t) + bz, y = Wo sigma(v) + by, which contracts at `rate`, between 0 and 1.
+    """A neural ODE that contracts by construction: ``v' = -v + W sigma(v) + U x(t) + bz``, ``y = Wo sigma(v) + by``.
 
-    Any two trajectories under the same input approach each other in a norm |.|_P at least as fast as e^(-rate t),
-    whatever the free variables are; `lben.contraction` finds P. For constant x they reach the equilibrium, which is
-    what calling it returns the output of; with `gamma`, that output is gamma-Lipschitz in x. With `gain`, output
-    signals move at most so many times as far as input signals, in L2 and from equal states.
+    Any two trajectories under the same input approach each other in some norm at least as fast as e^(-rate t), whatever
+    the free variables are; `lben.contraction` finds the norm. For constant x they reach the equilibrium, and calling it
+    returns the output there.
+
+    Args:
+        in_features: the number of inputs d.
+        hidden_features: the number of hidden units n.
+        out_features: the number of outputs p.
+        rate: of contraction, between 0 and 1.
+        gamma: a Lipschitz bound of the output at rest; None: none is prescribed.
+        gain: output signals move at most so many times as far as input signals, in L2 and from equal states; None: none
+            is prescribed.
+        activation: sigma, one of lben's, such as ``lben.ReLU()`` or ``lben.Tanh()``. It can be assigned later.
+        solver: how equilibria are found, such as ``lben.PeacemanRachford(tolerance=1e-6)``; None: Peaceman-Rachford
+            splitting. It can be assigned later.
+        normalize: a `Normalize` in front, which bounds in pixels account for; None: inputs are taken as they are.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if an argument is none of these.
+
+    Examples:
+        Two trajectories forget where they began.
+
+        >>> ode = lben.ContractingODE(1, 2, 1, rate=0.5)
+        >>> x, t = torch.ones(2, 1), torch.linspace(0, 20, 3)
+        >>> v = ode.simulate(x, torch.tensor([[1.0, -1.0], [-3.0, 2.0]]), t)
+        >>> torch.allclose(v[-1, 0], v[-1, 1], atol=1e-3)
+        True
+        >>> lben.contraction(ode).rate >= 0.5
+        True
     """
 
     def __init__(
@@ -65,7 +93,23 @@ class ContractingODE(Dynamics, EquilibriumNetwork):
         solver: Solver | None = None,
         normalize: Normalize | None = None,
     ) -> ContractingODE:
-        """The ODE of these weights, if the metric lam that they carry proves what is asked for; raises BoundNotMet."""
+        """The ODE of these weights, if the metric lam that they carry proves what is asked for.
+
+        Args:
+            weights: with a metric lam.
+            rate: of contraction, between 0 and 1.
+            gamma: a Lipschitz bound of the output at rest, or None.
+            gain: of signals, in L2, or None.
+            activation: sigma, one of lben's.
+            solver: how equilibria are found; None: Peaceman-Rachford splitting.
+            normalize: a `Normalize` in front, or None.
+
+        Returns:
+            An ODE, to train on or to examine.
+
+        Raises:
+            BoundNotMet: if lam does not prove it.
+        """
         net = cls(
             *sizes_of(weights),
             rate=rate,

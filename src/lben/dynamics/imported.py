@@ -17,10 +17,27 @@ from lben.weights.recurrent import RENWeights
 def from_rnn(rnn: nn.RNN, head: nn.Linear | None = None) -> REN:
     """The same function as an `nn.RNN` of tanh or relu, with any number of layers, as a REN without a promise.
 
-    rnn: h_k+ = sigma(W_ih h_k-1+ + b_ih + W_hh h_k + b_hh), h_0 the input; the output is the last h+. Its states are
-        the h of all layers. head: a linear layer behind the output, which then is a part of the network.
-    What the REN takes and gives has shape (times, batch, features), whatever `batch_first` says; dropout is left out,
-    as in evaluation. `lben.contraction`, `incremental_gain` and `dissipation` examine it.
+    ``h_k+ = sigma(W_ih h_k-1+ + b_ih + W_hh h_k + b_hh)``, h_0 the input; the output is the last h+. Its states are the
+    h of all layers. Dropout is left out, as in evaluation. `lben.contraction`, `incremental_gain` and `dissipation`
+    examine it.
+
+    Args:
+        rnn: that runs forward in time.
+        head: a linear layer behind the output, which then is a part of the network; None: none.
+
+    Returns:
+        A `REN` in evaluation mode. What it takes and gives has shape (times, batch, features), whatever `batch_first`
+        says.
+
+    Raises:
+        InvalidInput: for another module, a bidirectional one, or a head that does not fit.
+
+    Examples:
+        >>> rnn = torch.nn.RNN(2, 3)
+        >>> ren = lben.from_rnn(rnn)
+        >>> u = torch.randn(5, 4, 2)
+        >>> torch.allclose(ren(u), rnn(u)[0], atol=1e-5)
+        True
     """
     if not isinstance(rnn, nn.RNN):
         raise InvalidInput(f"from_rnn takes an nn.RNN with tanh or relu, not {type(rnn).__name__}.")

@@ -38,26 +38,60 @@ class Dynamics:
     def network(self) -> EquilibriumNetwork: ...
 
     def simulate(self, x: Signal, v0: Tensor, t: Tensor, *, tolerance: float = 1e-6) -> Tensor:
-        """The states at the times t, which must increase, from v0 at t[0]; shape (times, batch, n), differentiable.
+        """The states at given times, by the adaptive Dormand-Prince method of torchdiffeq (extra `ode`).
 
-        By the adaptive Dormand-Prince method of torchdiffeq (extra `ode`), whose local error is at most `tolerance`,
-        relative to the larger of each sample's size and 1. Raises NotConverged where a trajectory overflows.
+        Args:
+            x: constant, of shape (batch, d); or given at the times, of shape (times, batch, d), and linear in between;
+                or a function from a time to a tensor of shape (batch, d).
+            v0: the states at t[0], of shape (batch, n).
+            t: times, at least two, which must increase.
+            tolerance: the local error is at most this, relative to the larger of each sample's size and 1.
+
+        Returns:
+            States of shape (times, batch, n), differentiable.
+
+        Raises:
+            NotConverged: where a trajectory overflows.
+            InvalidInput: if an argument does not fit.
         """
         weights, sigma = self.network.weights(), self.network.activation
         drive = self._drive(x, v0, t)
         return _integrate(lambda time, v: F.linear(sigma(v), weights.W) + drive(time) - v, v0, t, tolerance)
 
     def simulate_hidden(self, x: Signal, z0: Tensor, t: Tensor, *, tolerance: float = 1e-6) -> Tensor:
-        """The other ODE of the paper, z' = -z + sigma(W z + U x(t) + bz), from z0; shape (times, batch, n).
+        """The other ODE of the paper, ``z' = -z + sigma(W z + U x(t) + bz)``.
 
         For constant x it is the same one seen through W: v = W z + U x + bz obeys Equation `neural-ode`.
+
+        Args:
+            x: as `simulate` takes it.
+            z0: the hidden units at t[0], of shape (batch, n).
+            t: times, at least two, which must increase.
+            tolerance: as that of `simulate`.
+
+        Returns:
+            Hidden units of shape (times, batch, n), differentiable.
+
+        Raises:
+            NotConverged: where a trajectory overflows.
+            InvalidInput: if an argument does not fit.
         """
         weights, sigma = self.network.weights(), self.network.activation
         drive = self._drive(x, z0, t)
         return _integrate(lambda time, z: sigma(F.linear(z, weights.W) + drive(time)) - z, z0, t, tolerance)
 
     def output(self, v: Tensor) -> Tensor:
-        """y = Wo sigma(v) + by at given states, of shape (..., out_features)."""
+        """y = Wo sigma(v) + by.
+
+        Args:
+            v: states, of shape (..., n).
+
+        Returns:
+            Outputs of shape (..., out_features).
+
+        Raises:
+            InvalidInput: if v does not fit, or the network has a feed-through.
+        """
         weights = self.network.weights()
         checks.features("v", v, weights.hidden_features, weights.U)
         if weights.D is not None:
@@ -67,16 +101,34 @@ class Dynamics:
     def equilibrium(self, x: Tensor) -> Tensor:
         """The state v = W z + U x + bz that the ODE rests in under constant x, z by the network's solver.
 
-        Shape (batch, n), differentiable. Raises NotConverged where there is none.
+        Args:
+            x: of shape (batch, d).
+
+        Returns:
+            States of shape (batch, n), differentiable.
+
+        Raises:
+            NotConverged: where there is none.
         """
         z = self.network.solve(x).z
         return F.linear(z, self.network.weights().W) + self.network.drive(x)
 
     def lyapunov(self, v: Tensor, x: Tensor) -> Tensor:
-        """Sum of lam_i times the integral of sigma(s) - z*_i from v*_i to v_i, for constant x; shape (..., batch).
+        """Sum of lam_i times the integral of sigma(s) - z*_i from v*_i to v_i, for constant x.
 
-        It falls along every trajectory if Condition `W` holds, as fast as m |sigma(v) - z*|_Lam^2, and is zero at v*.
-        With f the potential of sigma, the integral of sigma is v sigma(v) - sigma(v)^2/2 - f(sigma(v)).
+        It falls along every trajectory if Condition `W` holds, as fast as ``m |sigma(v) - z*|_Lam^2``, and is zero at
+        ``v*``. With f the potential of sigma, the integral of sigma is v sigma(v) - sigma(v)^2/2 - f(sigma(v)).
+
+        Args:
+            v: states, of shape (..., batch, n).
+            x: the constant input, of shape (batch, d).
+
+        Returns:
+            A tensor of shape (..., batch).
+
+        Raises:
+            NotWellPosed: if the weights carry no metric.
+            InvalidInput: if v does not fit x.
         """
         lam, sigma = self._metric(), self.network.activation
         self._check_states(v, x)
@@ -89,9 +141,20 @@ class Dynamics:
         return integral(v) - integral(rest) - (lam * sigma(rest) * (v - rest)).sum(dim=-1)
 
     def half_space(self, v: Tensor, x: Tensor) -> Cut:
-        """Where the equilibrium z* must lie, seen from the states v: <z* - z, f(v)>_Lam >= m |z* - z|_Lam^2.
+        """Where the equilibrium z* must lie, seen from the states v: ``<z* - z, f(v)>_Lam >= m |z* - z|_Lam^2``.
 
-        z = sigma(v), and f(v) = -v + W z + U x + bz is what the ODE does there. Raises NotWellPosed without a metric.
+        z = sigma(v), and f(v) = -v + W z + U x + bz is what the ODE does there.
+
+        Args:
+            v: states, of shape (..., batch, n).
+            x: the constant input, of shape (batch, d).
+
+        Returns:
+            A cut, with the tensors `point` and `normal` of the shape of v, the number `m` and the metric `lam`.
+
+        Raises:
+            NotWellPosed: if the weights carry no metric.
+            InvalidInput: if v does not fit x.
         """
         lam = self._metric()
         self._check_states(v, x)
@@ -140,7 +203,28 @@ class Dynamics:
 
 
 class ODE(Dynamics, nn.Module):
-    """The neural ODE of any network, with no promise: `lben.contraction` says whether it contracts."""
+    """The neural ODE of any dense network, with no promise: ``v' = -v + W sigma(v) + U x(t) + bz``.
+
+    y = Wo sigma(v) + by (Equation `neural-ode`). `lben.contraction` says whether it contracts, and `incremental_gain`
+    how far output signals move. Calling it with x, of shape (..., d), gives the output at rest, which is the network's.
+
+    Args:
+        net: a dense equilibrium network, which trains with it.
+
+    Raises:
+        InvalidInput: for another network.
+
+    Examples:
+        Under constant input it comes to rest where the network's equilibrium is.
+
+        >>> ode = lben.ODE(lben.LBEN(1, 2, 1, gamma=1.0, activation=lben.Tanh()))
+        >>> x = torch.ones(1, 1)
+        >>> v = ode.simulate(x, torch.zeros(1, 2), torch.linspace(0, 9, 4))
+        >>> v.shape, torch.allclose(v[-1], ode.equilibrium(x), atol=1e-3)
+        (torch.Size([4, 1, 2]), True)
+        >>> bool((ode.lyapunov(v, x)[-1] < ode.lyapunov(v, x)[0]).all())
+        True
+    """
 
     def __init__(self, net: EquilibriumNetwork) -> None:
         super().__init__()
@@ -161,10 +245,22 @@ class ODE(Dynamics, nn.Module):
         return self.net.normalize
 
     def weights(self) -> Weights:
+        """The explicit weights of the network.
+
+        Returns:
+            A `Weights`.
+        """
         return self.net.weights()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output at rest under constant x, which is the network's."""
+        """The output at rest under constant x, which is the network's.
+
+        Args:
+            x: of shape (..., d).
+
+        Returns:
+            Outputs of shape (..., out_features).
+        """
         y: Tensor = self.net(x)
         return y
 

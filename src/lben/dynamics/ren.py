@@ -31,14 +31,38 @@ Initial = Literal["zero", "learned"]
 
 
 class Simulation(NamedTuple):
-    """Outputs y, of shape (times, batch, p), and states, of shape (times + 1, batch, n), the last after all inputs."""
+    """What `REN.simulate` returns.
+
+    Attributes:
+        y: outputs, of shape (times, batch, p).
+        states: of shape (times + 1, batch, n), the first before and the last after all inputs.
+
+    Examples:
+        >>> ren = lben.REN(1, 2, 3, 1, behaviour=lben.Contracting())
+        >>> found = ren.simulate(torch.randn(5, 4, 1))
+        >>> found.y.shape, found.states.shape
+        (torch.Size([5, 4, 1]), torch.Size([6, 4, 2]))
+    """
 
     y: Tensor
     states: Tensor
 
 
 class Step(NamedTuple):
-    """One step: the output y, the next state, and the hidden units, from which the next step may start."""
+    """What `REN.step` returns.
+
+    Attributes:
+        y: the output, of shape (..., p).
+        state: the next state, of shape (..., n).
+        hidden: the hidden units, from which the next step may start, of shape (..., q).
+
+    Examples:
+        >>> ren = lben.REN(1, 2, 3, 1, behaviour=lben.Contracting())
+        >>> first = ren.step(torch.randn(4, 1))
+        >>> second = ren.step(torch.randn(4, 1), first.state, start=first.hidden)
+        >>> second.y.shape
+        torch.Size([4, 1])
+    """
 
     y: Tensor
     state: Tensor
@@ -46,18 +70,39 @@ class Step(NamedTuple):
 
 
 class REN(Described):
-    """x+ = A x + B1 w + B2 u + bx, w = sigma(C1 x + D11 w + D12 u + bv), y = C2 x + D21 w + D22 u + by.
+    """A recurrent equilibrium network: signals in, signals out, and a promise about any two of them.
 
+    ``x+ = A x + B1 w + B2 u + bx``, ``w = sigma(C1 x + D11 w + D12 u + bv)``, ``y = C2 x + D21 w + D22 u + by``.
     Whatever the free variables are, any two trajectories keep the promise of its behaviour; hidden units w are an
-    equilibrium, found by the solver.
+    equilibrium, found by the solver. Calling it with signals u, of shape (times, batch, in_features), gives those of y.
 
-    in_features, state_features, hidden_features, out_features: numbers of inputs u, states x, hidden units w and
-        outputs y. Without states (0) it is an equilibrium network at every time step.
-    behaviour: `Contracting`, `Lipschitz`, `Passive` or `Dissipative`; None: weights are free, and nothing is promised.
-    feedthrough: whether D22 is there.
-    acyclic: whether D11 is strictly lower triangular, so that w is found by one sweep.
-    initial: the state that a simulation starts from if none is given: zero, or one that is learned.
-    solver: None: a sweep where D11 is acyclic, else Peaceman-Rachford splitting.
+    Args:
+        in_features: the number of inputs u.
+        state_features: the number of states x. Without states (0) it is an equilibrium network at every time step.
+        hidden_features: the number of hidden units w.
+        out_features: the number of outputs y.
+        behaviour: `Contracting`, `Lipschitz`, `Passive` or `Dissipative`; None: weights are free, and nothing is
+            promised.
+        feedthrough: whether D22 is there.
+        acyclic: whether D11 is strictly lower triangular, so that w is found by one sweep.
+        initial: the state that a simulation starts from if none is given: "zero", or one that is "learned".
+        activation: sigma, one of lben's, of single units. It can be assigned later.
+        solver: how hidden units are found; None: a sweep where D11 is acyclic, else Peaceman-Rachford splitting.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if an argument is none of these, or the behaviour cannot be kept by such a network.
+
+    Examples:
+        Output signals move at most twice as far as input signals.
+
+        >>> ren = lben.REN(1, 2, 3, 1, behaviour=lben.Lipschitz(2.0))
+        >>> u = torch.randn(2, 10, 1, 1)
+        >>> bool((ren(u[0]) - ren(u[1])).norm() <= 2 * (u[0] - u[1]).norm())
+        True
+        >>> bool(lben.certify(ren))
+        True
     """
 
     elsewhere = ("solver",)
@@ -114,11 +159,26 @@ class REN(Described):
         activation: Activation = ReLU(),  # noqa: B008
         solver: Solver | None = None,
     ) -> REN:
-        """The network of these weights, if the P and lam that they carry prove the behaviour; raises BoundNotMet.
+        """The network of these weights, if the P and lam that they carry prove the behaviour.
 
         Every network that some P and lam prove can be made where Q is not singular. Where it is, as of `Passive()`, a
         little of the supply is kept back, and networks that need the last 1e-3 of it are refused. Without a behaviour
         any weights can be taken, and their P and lam are forgotten.
+
+        Args:
+            weights: such as those of another network.
+            behaviour: what they are to promise; None for nothing.
+            acyclic: whether D11 is strictly lower triangular.
+            initial: "zero", or "learned", from zero on.
+            activation: sigma, one of lben's, of single units.
+            solver: how hidden units are found; None: as in the constructor.
+
+        Returns:
+            A network, to train on or to examine.
+
+        Raises:
+            BoundNotMet: if they do not prove the behaviour.
+            InvalidInput: for anything that is no `RENWeights`.
         """
         if not isinstance(weights, RENWeights):
             raise InvalidInput(f"An lben.RENWeights is needed, such as ren.weights(), not {type(weights).__name__}.")
@@ -208,28 +268,52 @@ class REN(Described):
         return made(lambda: cls(*options["sizes"], **arguments(cls, options)), tensors)
 
     def validate(self) -> None:
-        """Pass a network whose tensors are finite and within their ranges."""
+        """Pass a network whose tensors are finite and within their ranges.
+
+        Raises:
+            InvalidInput: naming the first tensor that is not.
+        """
         self.parameterization.validate()
         if self.start is not None:
             checks.finite("start", self.start)
 
     def weights(self) -> RENWeights:
-        """The explicit weights, as differentiable functions of the free variables, with what proves the promise."""
+        """The explicit weights, as differentiable functions of the free variables, with what proves the promise.
+
+        Returns:
+            A `RENWeights`.
+        """
         found: RENWeights = self.parameterization()
         return found
 
     def forward(self, u: Tensor, x0: Tensor | None = None) -> Tensor:
-        """The outputs of `simulate`, of shape (times, batch, out_features)."""
+        """The outputs of `simulate`.
+
+        Args:
+            u: input signals, of shape (times, batch, in_features).
+            x0: the first states, as `simulate` takes them.
+
+        Returns:
+            Output signals, of shape (times, batch, out_features).
+        """
         return self.simulate(u, x0).y
 
     def simulate(self, u: Tensor, x0: Tensor | None = None, *, checkpoint: int | None = None) -> Simulation:
-        """Outputs and states under the inputs u, of shape (times, batch, in_features), from the states x0.
+        """Outputs and states under input signals.
 
-        x0: of shape (batch, state_features), or (state_features,) for all; the network's own initial state if not
-            given.
-        checkpoint: keep the hidden units of so many steps at a time alone, and compute them again for gradients: for
-            long signals. Gradients are exact either way, and memory does not grow with the solver's iterations.
-        Raises NotConverged where states overflow, or hidden units are not found.
+        Args:
+            u: of shape (times, batch, in_features), with at least one time step.
+            x0: the first states, of shape (batch, state_features), or (state_features,) for all; the network's own
+                initial state if not given.
+            checkpoint: keep the hidden units of so many steps at a time alone, and compute them again for gradients:
+                for long signals. Gradients are exact either way, and memory does not grow with the solver's iterations.
+
+        Returns:
+            A `Simulation`.
+
+        Raises:
+            NotConverged: where states overflow, or hidden units are not found.
+            InvalidInput: if u or x0 does not fit.
         """
         self._check_signal(u)
         x = self._first(x0, u.shape[1:-1])
@@ -249,10 +333,21 @@ class REN(Described):
             return _checked(Simulation(torch.cat([y for y, _ in pieces]), states))
 
     def step(self, u: Tensor, x: Tensor | None = None, *, start: Tensor | None = None) -> Step:
-        """One step from the states x, of shape (..., state_features), under the inputs u, of shape (..., in_features).
+        """One step.
 
-        x: the network's own initial state if not given. start: hidden units to start from, such as those of the step
-        before. In evaluation, and without gradients, what is made of the free variables is kept until they change.
+        In evaluation, and without gradients, what is made of the free variables is kept until they change.
+
+        Args:
+            u: inputs, of shape (..., in_features).
+            x: states, of shape (..., state_features); the network's own initial state if not given.
+            start: hidden units to start from, such as those of the step before.
+
+        Returns:
+            A `Step`.
+
+        Raises:
+            NotConverged: if hidden units are not found.
+            InvalidInput: if an argument does not fit.
         """
         x = self._first(x, self._fitting_rows(u))
         with torch.autocast(u.device.type, enabled=False):

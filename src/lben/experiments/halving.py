@@ -16,7 +16,18 @@ _MOST = 500  # iterations after which a step is far too long; on wide networks t
 
 @dataclass(frozen=True)
 class Halving:
-    """The step found, the iterations it takes on the batch, and how many times the batch was solved to find it."""
+    """What `halving_search` found.
+
+    Attributes:
+        alpha: the step.
+        iterations: how many it takes on the batch.
+        solves: how many times the batch was solved to find it.
+
+    Examples:
+        >>> found = lben.baselines.halving_search(lben.MON(2, 4, 1).eval(), torch.randn(4, 2))
+        >>> 0 < found.alpha <= 1, found.solves >= 2
+        (True, True)
+    """
 
     alpha: float
     iterations: int
@@ -24,9 +35,30 @@ class Halving:
 
 
 def halving_search(net: BaseNetwork, x: Tensor, *, tolerance: float = 1e-4) -> Halving:
-    """Halve alpha, from 1, for as long as a batch then takes fewer iterations.
+    """Halve Peaceman-Rachford's step, from 1, for as long as a batch then takes fewer iterations.
 
-    The automatic step asks the weights instead, and solves nothing to do so.
+    So monotone operator networks choose it (Winston & Kolter 2020). The automatic step asks the weights instead, and
+    solves nothing to do so.
+
+    Args:
+        net: an equilibrium network, whose solver is as before afterwards.
+        x: a batch, as the network takes it.
+        tolerance: of the equilibria.
+
+    Returns:
+        A `Halving`.
+
+    Raises:
+        NotConverged: if the batch could be solved with none of the steps.
+        InvalidInput: for another network.
+
+    Examples:
+        >>> net = lben.MON(2, 4, 1).eval()
+        >>> x = torch.randn(4, 2)
+        >>> found = lben.baselines.halving_search(net, x)
+        >>> net.solver = lben.PeacemanRachford(alpha=found.alpha)
+        >>> bool(net.solve(x))
+        True
     """
     if not isinstance(net, BaseNetwork):
         raise InvalidInput(f"An equilibrium network is needed, not {type(net).__name__}.")

@@ -57,7 +57,22 @@ class Pair(NamedTuple):
 
 
 def pool(data: ImageData, side: int = 28) -> ImageData:
-    """The images at half their height and width, by the mean of four pixels, rounded: 14 x 14 for MNIST."""
+    """The images at half their height and width, by the mean of four pixels, rounded if they are bytes.
+
+    Args:
+        data: of square images with one channel, or with several, one after another.
+        side: that of an image, even: 28 for MNIST.
+
+    Returns:
+        An `lben.data.ImageData`, of 14 x 14 pixels for MNIST.
+
+    Raises:
+        InvalidInput: if the images do not have this side.
+
+    Examples:
+        >>> lben.baselines.pool(lben.data.embedded_mnist()).train_images.shape
+        torch.Size([6000, 196])
+    """
     _check_images(data)
     features = data.test_images[0].numel()
     if checks.count("side", side) % 2 or features % side**2:
@@ -125,11 +140,39 @@ def train_lipnn(
     progress: Show = None,
     name: str = "Lip-NN",
 ) -> tuple[list[Epoch], list[Round]]:
-    """Train a network, its inputs pooled beforehand, until it has at most this Lipschitz bound at its input.
+    """Train a network under LipSDP (Lip-NN, Pauli et al. 2021), to at most this Lipschitz bound at its input.
 
-    Each of `rounds` trains for `epochs` and solves one semidefinite program by cvxpy and SCS; the network ends with the
-    feasible weights. Returns the history of all epochs and of the rounds. folder: where every round leaves a
-    checkpoint; resume: go on from it, if there is one.
+    Each round trains for some epochs and solves one semidefinite program by cvxpy and SCS (extra `sdp`); the network
+    ends with the feasible weights.
+
+    Args:
+        net: the network, trained in place.
+        data: images, which may be pooled beforehand by `pool`.
+        bound: the Lipschitz bound, above 0.
+        rounds: how many there are.
+        epochs: those of a round.
+        penalty: how strongly the weights are drawn to the feasible ones, above 0.
+        config: the recipe of a round but for its epochs; one with a constant rate if not given. Its loss is not used.
+        folder: where every round leaves a checkpoint; None: nowhere.
+        resume: go on from it, if there is one.
+        progress: True for a bar and a line an epoch, "lines" for those alone, False for nothing; None: a bar on a
+            terminal when it takes longer than some seconds.
+        name: what the bar calls it.
+
+    Returns:
+        The history of all epochs, and that of the rounds.
+
+    Raises:
+        InvalidInput: if an argument does not fit.
+        MissingExtra: without cvxpy.
+
+    Examples:
+        >>> x, y = torch.rand(32, 4), torch.randint(2, (32,))
+        >>> net = lben.baselines.FeedForward(4, 3, 2)
+        >>> data = lben.data.ImageData(x, y, x, y)
+        >>> _ = lben.baselines.train_lipnn(net, data, bound=0.5, rounds=1, epochs=1, progress=False)
+        >>> lben.tightest_bound(net).gamma <= 0.5
+        True
     """
     if not isinstance(net, FeedForward):
         raise InvalidInput(f"Lip-NN trains an lben.baselines.FeedForward, not {type(net).__name__}.")

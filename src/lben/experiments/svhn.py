@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -96,13 +96,17 @@ def _table() -> Iterator[Convolutional]:
     yield Convolutional(name="LBEN γ=1", config=PAPER, gamma=1.0)
 
 
-def reproduce(plan: Plan, *, part: bool = False) -> list[Result]:
-    """Run all rows. part: train on a fixed third of SVHN; a short plan: few channels on the embedded part of MNIST."""
+def reproduce(plan: Plan, *, part: bool = False, only: Sequence[str] = ()) -> list[Result]:
+    """Run all rows, or `only` some.
+
+    part: train on a fixed third of SVHN; a short plan: few channels on the embedded part of MNIST.
+    """
     if plan.short:
-        return plan.run(quick(rows()), embedded_mnist(), "The rows of SVHN, small and on MNIST, quick", _COMMAND)
+        title = "The rows of SVHN, small and on MNIST, quick"
+        return plan.run(quick(rows()), embedded_mnist(), title, _COMMAND, only=only)
     data = svhn(plan.root)
     title = "SVHN" + ", a third of the training images" * part
-    return plan.run(rows(), third(data) if part else data, title, _COMMAND + " --third" * part)
+    return plan.run(rows(), third(data) if part else data, title, _COMMAND + " --third" * part, only=only)
 
 
 def quick(rows: Iterable[Convolutional], epochs: int = 2, channels: int = 4) -> list[Convolutional]:

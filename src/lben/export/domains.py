@@ -45,7 +45,18 @@ class Region:
 class InBox:
     """The inputs with low <= x_i <= high for every feature i: what an exported network is promised for.
 
-    low, high: a number for all features, or one for each, in the order of a flattened sample. All must be finite.
+    Args:
+        low: a number for all features, or one for each, in the order of a flattened sample; finite.
+        high: the same; at least low.
+
+    Raises:
+        InvalidInput: if the box is empty, or an end is not finite.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> plain = lben.export(net, accuracy=1e-3, domain=lben.InBox([-1.0, 0.0], [1.0, 10.0]))
+        >>> bool(plain(torch.tensor([[-1.0, 10.0]]))[1] < 1e-2)
+        True
     """
 
     low: tuple[float, ...]
@@ -63,7 +74,14 @@ class InBox:
                 raise InvalidInput(f"The box is empty: low = {low_end:g} is above high = {high_end:g}.")
 
     def region(self, features: int) -> Region:
-        """These inputs, of so many features."""
+        """These inputs.
+
+        Args:
+            features: how many there are.
+
+        Returns:
+            A record of centre, radius and half widths.
+        """
         low, high = _vector("low", self.low, features), _vector("high", self.high, features)
         center = low / 2 + high / 2
         half = torch.maximum(high - center, center - low) * UP + torch.finfo(torch.float64).tiny
@@ -77,10 +95,19 @@ class InBox:
 
 @dataclass(frozen=True)
 class InBall:
-    """The inputs with |x - center| <= radius, in the l2 norm: what an exported network is promised for.
+    """The inputs within a distance of a centre, in the l2 norm: what an exported network is promised for.
 
-    center: a number for all features, or one for each, in the order of a flattened sample. radius: a finite number
-    above 0.
+    Args:
+        center: a number for all features, or one for each, in the order of a flattened sample.
+        radius: a finite number above 0.
+
+    Raises:
+        InvalidInput: for anything else.
+
+    Examples:
+        >>> plain = lben.export(lben.LBEN(2, 4, 1, gamma=1.0), accuracy=1e-3, domain=lben.InBall(0.0, 1.0))
+        >>> plain(torch.tensor([[0.6, 0.8], [3.0, 0.0]]))[1].isinf().tolist()
+        [False, True]
     """
 
     center: tuple[float, ...]
@@ -91,7 +118,14 @@ class InBall:
         object.__setattr__(self, "radius", checks.positive("radius", radius))
 
     def region(self, features: int) -> Region:
-        """These inputs, of so many features."""
+        """These inputs.
+
+        Args:
+            features: how many there are.
+
+        Returns:
+            A record of centre and radius.
+        """
         return Region(_vector("center", self.center, features), self.radius)
 
     def __str__(self) -> str:

@@ -33,15 +33,39 @@ from lben.weights.stages import Equilibrium, Shape, Stage
 class Exported(nn.Module):
     """A network in plain operations and constants: what `lben.export` makes.
 
-    Calling it with x, shape (batch, *in_shape) or rows (batch, features), returns y, shape (batch, *out_shape), and a
-    residual for every sample, shape (batch,): |z - s|/|s| with s = sigma(W z + U x + bz) for the z that y was read from
-    (the largest, where there are several equilibria; 0 where there is none to find). It is infinite where x lies
-    outside the domain, by more than a millionth of its size, and NaN where x is not finite: nothing is promised there.
+    Calling it with x, of shape ``(batch, *in_shape)`` or rows (batch, features), returns y, of shape
+    ``(batch, *out_shape)``, and a residual for every sample, of shape (batch,): ``|z - s|/|s|`` with
+    s = sigma(W z + U x + bz) for the z that y was read from (the largest, where there are several equilibria; 0 where
+    there is none to find). It is infinite where x lies outside the domain, by more than a millionth of its size, and
+    NaN where x is not finite: nothing is promised there.
 
-    promise: what is proved, in one sentence. accuracy: the bound that it states. domain: the inputs it is for.
-    error: what is proved, which may be less than the accuracy. iterations, contraction: of all equilibria together, and
-    the largest factor by which one of them is proved to shrink errors. equilibria: for each its name, iterations, step
-    and that factor.
+    Args:
+        chain: the parts, one after another.
+        equilibria: for each its name, iterations, step and the factor by which an iteration shrinks errors.
+        in_shape: the shape of one sample.
+        out_shape: that of one output.
+        dtype: of inputs and outputs.
+        inner: what it computes in.
+        domain: the inputs it is for.
+
+    Attributes:
+        promise: what is proved, in one sentence.
+        accuracy: the bound that it states.
+        error: what is proved, which may be less than the accuracy.
+        iterations: of all equilibria together.
+        contraction: the largest factor by which an iteration of one of them is proved to shrink errors; 0 where none is
+            needed.
+
+    Raises:
+        InvalidInput: if it is made by hand of anything else.
+
+    Examples:
+        >>> plain = lben.export(lben.LBEN(2, 4, 1, gamma=1.0), accuracy=1e-3)
+        >>> y, residual = plain(torch.tensor([[0.5, 0.5], [7.0, 0.5]]))
+        >>> y.shape, residual[0] < 1e-2, residual[1]
+        (torch.Size([2, 1]), tensor(True), tensor(inf))
+        >>> plain.error <= plain.accuracy
+        True
     """
 
     def __init__(
@@ -78,6 +102,17 @@ class Exported(nn.Module):
         return max((fact.contraction for fact in self.equilibria), default=0.0)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """y and a residual for every sample.
+
+        Args:
+            x: of shape ``(batch, *in_shape)``, or rows (batch, features), in float32 or float64.
+
+        Returns:
+            y, of shape ``(batch, *out_shape)``, and the residuals, of shape (batch,).
+
+        Raises:
+            InvalidInput: if x holds no floating-point numbers.
+        """
         if not x.is_floating_point():
             raise InvalidInput(f"x must be float32 or float64, not {str(x.dtype)[6:]}.")
         rows = x.reshape(-1, math.prod(self.in_shape)).to(self.inner)
@@ -91,7 +126,20 @@ class Exported(nn.Module):
         """Write an ONNX file of it: an input "x", outputs "y" and "residual", a batch of any size, and the promise.
 
         It needs the extra `onnx`. The file is whole or not there: it is written beside and then renamed. What is
-        promised and proved stands in its metadata, under "promise", "accuracy" and "iterations".
+        promised and proved stands in its metadata, under "promise", "accuracy", "iterations" and "contraction".
+
+        Args:
+            path: of the file, whose name ends in .onnx.
+
+        Raises:
+            InvalidInput: for another name, or a folder that is not there.
+            MissingExtra: without the package onnx.
+
+        Examples:
+            >>> lben.export(lben.LBEN(2, 4, 1, gamma=1.0)).to_onnx("net.onnx")
+            >>> import onnx
+            >>> [output.name for output in onnx.load("net.onnx").graph.output]
+            ['y', 'residual']
         """
         metadata = {
             "promise": self.promise,
@@ -136,21 +184,34 @@ def export(
 ) -> Exported:
     """A network as a plain `nn.Module`, without solver, branches or autograd functions, and with a proved error.
 
-    Every equilibrium becomes a fixed number of Peaceman-Rachford iterations, so many that |y - y*| <= accuracy in the
-    l2 norm, for every input of the domain and whatever order a runtime adds in, y* the output of the network in real
-    numbers. Other stages are computed as they are.
+    Every equilibrium becomes a fixed number of Peaceman-Rachford iterations, so many that ``|y - y*| <= accuracy`` in
+    the l2 norm, for every input of the domain and whatever order a runtime adds in, y* the output of the network in
+    real numbers. Other stages are computed as they are.
 
-    net: a network, a stack or bare weights, well-posed in a metric that they carry or that is found; of a recurrent
-        network, one step is exported, from rows (x, u) to rows (x+, y).
-    accuracy: a number above 0.
-    domain: the inputs that are promised, an `InBox` or an `InBall`, as the module takes them, before a `Normalize`;
-        None: all entries in [0, 1], as those of pixels.
-    dtype: what it computes in. None: in the network's own where its rounding leaves room for the accuracy, else in
-        float64, with inputs and outputs in the network's own.
-    activation: for bare weights; ReLU if not given.
+    Args:
+        net: a network, a stack or bare weights, well-posed in a metric that they carry or that is found; of a recurrent
+            network, one step is exported, from rows (x, u) to rows (x+, y).
+        accuracy: a number above 0.
+        domain: the inputs that are promised, an `InBox` or an `InBall`, as the module takes them, before a `Normalize`;
+            None: all entries in [0, 1], as those of pixels.
+        dtype: what it computes in. None: in the network's own where its rounding leaves room for the accuracy, else in
+            float64, with inputs and outputs in the network's own.
+        activation: sigma of bare weights; ReLU if not given. A network has its own.
 
-    Raises InvalidInput where rounding does not leave room, which says what can be promised, where too many iterations
-    would be needed, or where a part has no plain form; NotWellPosed where nothing is proved.
+    Returns:
+        An `Exported`.
+
+    Raises:
+        InvalidInput: where rounding does not leave room, which says what can be promised, where too many iterations
+            would be needed, or where a part has no plain form.
+        NotWellPosed: where nothing is proved.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0).eval()
+        >>> plain = lben.export(net, accuracy=1e-3, domain=lben.InBall(0.0, radius=2.0))
+        >>> x = torch.tensor([[1.0, -1.0]])
+        >>> bool((plain(x)[0] - net(x)).abs().max() < 2e-3)
+        True
     """
     checks.positive("accuracy", accuracy)
     chosen = check_domain(domain)

@@ -22,11 +22,28 @@ class Layer(Described, ABC):
 
     @abstractmethod
     def out_shape(self, in_shape: Shape) -> Shape:
-        """The shape of one sample behind this layer; raises InvalidInput where samples of `in_shape` do not fit."""
+        """The shape of one sample behind this layer.
+
+        Args:
+            in_shape: that of one sample in front of it.
+
+        Returns:
+            A tuple of sizes.
+
+        Raises:
+            InvalidInput: where such samples do not fit.
+        """
 
     @abstractmethod
     def stage(self, in_shape: Shape) -> Stage:
-        """This layer for samples of `in_shape`, as a plain record."""
+        """This layer as a plain record, which certificates read.
+
+        Args:
+            in_shape: the shape of one sample in front of it.
+
+        Returns:
+            A record of its weights, or of what it does.
+        """
 
     def extra_repr(self) -> str:
         options = self.options()
@@ -65,7 +82,17 @@ class Explicit(Layer):
         """Raise InvalidInput if x does not fit."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """y; mixed precision is turned off inside."""
+        """y; mixed precision is turned off inside.
+
+        Args:
+            x: samples, with the batch first.
+
+        Returns:
+            A tensor of as many samples.
+
+        Raises:
+            InvalidInput: if x does not fit, or is not finite.
+        """
         if isinstance(x, Tensor) and torch.is_autocast_enabled("cpu" if x.is_meta else x.device.type):
             with torch.autocast(x.device.type, enabled=False):
                 return self.forward(x.to(self.bias.dtype))
@@ -84,7 +111,14 @@ class ExplicitImages(Explicit):
 
     @abstractmethod
     def weights(self, shape: tuple[int, int]) -> ImageWeights:
-        """The equilibrium network that this layer is for images of height and width `shape`."""
+        """The equilibrium network that this layer is for images of one size.
+
+        Args:
+            shape: their height and width.
+
+        Returns:
+            An `ImageWeights`, differentiable.
+        """
 
     def stage(self, in_shape: Shape) -> Stage:
         _, high, wide = self.out_shape(in_shape)

@@ -29,12 +29,38 @@ from lben.weights.stages import Shape, Stage
 class ImageLBEN(Layer):
     """A Lipschitz-bounded equilibrium layer from images to images of the same size.
 
-    z = sigma(W z + U x + bz), y = Wo z + D x + by, all of them convolutions; the map from x to y is gamma-Lipschitz in
-    the l2 norm, whatever the free variables are; with gamma None it is well-posed, of some finite bound.
-    x has shape (batch, in_channels, h, w), of any h and w from kernel_size on, and y (batch, out_channels, h, w).
-    padding: "zeros" around the image, or "circular".
-    skip: None for D = 0; "linear" for a free convolution of norm below gamma; "identity" for y = x + Wo z + by, with
-        gamma of at least 1 (at gamma = 1, U is tied to Wo).
+    ``z = sigma(W z + U x + bz)``, ``y = Wo z + D x + by``, all of them convolutions; the map from x to y is
+    gamma-Lipschitz in the l2 norm, whatever the free variables are. x has shape (batch, in_channels, h, w), of any h
+    and w from kernel_size on, and y (batch, out_channels, h, w).
+
+    Args:
+        in_channels: those of x.
+        hidden_channels: those of z.
+        out_channels: those of y.
+        gamma: the Lipschitz bound; None: well-posed, of some finite bound.
+        epsilon: the room left in the condition, above 0: larger makes equilibria easier to find, smaller makes more
+            networks reachable.
+        kernel_size: the side of the free kernels, odd.
+        padding: "zeros" around the image, or "circular".
+        skip: None for D = 0; "linear" for a free convolution of norm below gamma; "identity" for ``y = x + Wo z + by``,
+            with gamma of at least 1 (at gamma = 1, U is tied to Wo).
+        activation: sigma, one of lben's, one function for all units.
+        solver: how equilibria are found, such as ``lben.PeacemanRachford(tolerance=1e-6)``; None: Peaceman-Rachford
+            splitting. It can be assigned later.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if an argument is none of these.
+
+    Examples:
+        A layer of a deep network of images, whose bound is proved for the size of the images.
+
+        >>> layer = lben.ImageLBEN(1, 2, 3, gamma=1.0)
+        >>> layer(torch.rand(5, 1, 6, 6)).shape
+        torch.Size([5, 3, 6, 6])
+        >>> bool(lben.certify(layer.weights((6, 6))))
+        True
     """
 
     normalize: None = None
@@ -122,7 +148,17 @@ class ImageLBEN(Layer):
         return image_shape(what, in_shape, self.in_channels, self.out_channels, self.parameterization.kernel_size)
 
     def weights(self, shape: tuple[int, int] | None = None) -> ImageWeights:
-        """The explicit weights for images of height and width `shape`, differentiable in the free variables."""
+        """The explicit weights for images of one size, differentiable in the free variables.
+
+        Args:
+            shape: height and width of the images; it must be given.
+
+        Returns:
+            An `ImageWeights`.
+
+        Raises:
+            InvalidInput: without a shape, or for one that is smaller than the kernel.
+        """
         if shape is None:
             raise InvalidInput("The weights of an ImageLBEN depend on the image: give weights((height, width)).")
         _, high, wide = self.out_shape((self.in_channels, *shape))
@@ -133,7 +169,18 @@ class ImageLBEN(Layer):
         return image_stage("ImageLBEN", self.weights((high, wide)), self.activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """y, of shape (batch, out_channels, h, w); mixed precision is turned off inside."""
+        """y; mixed precision is turned off inside.
+
+        Args:
+            x: images, of shape (batch, in_channels, h, w).
+
+        Returns:
+            Images of shape (batch, out_channels, h, w).
+
+        Raises:
+            InvalidInput: if x does not fit, or is not finite.
+            NotConverged: if an equilibrium was not found; see `Solver`.
+        """
         form = self.parameterization
         if isinstance(x, Tensor) and torch.is_autocast_enabled("cpu" if x.is_meta else x.device.type):
             with torch.autocast(x.device.type, enabled=False):

@@ -30,15 +30,33 @@ def read(module: nn.Module, in_shape: Sequence[int] | int) -> Sequential:
     """The stack that a plain module is in evaluation, found by tracing its code: ResNets, and all that is like them.
 
     Its forward may call submodules that can stand in a stack, their functions (`torch.relu`, `F.max_pool2d`,
-    `torch.flatten`, `x.view(x.size(0), -1)`, ..), and add: what is used more than once must meet again in one sum, as
-    in x + f(x) and shortcut(x) + f(x). Anything else is refused by name.
+    `torch.flatten`, ``x.view(x.size(0), -1)``, ..), and add: what is used more than once must meet again in one sum, as
+    in x + f(x) and shortcut(x) + f(x). The result is compared with the module on inputs of its own, in the module's
+    precision and in double, and refused if it differs by more than rounding. What forward decides by numbers that are
+    not tensors, it has decided when it was traced.
 
-    module: in evaluation (call .eval() first), without hooks. in_shape: the shape of one sample, such as (3, 32, 32).
+    Args:
+        module: in evaluation (call .eval() first), without hooks.
+        in_shape: the shape of one sample, such as (3, 32, 32).
 
-    The result shares its submodules, and so all weights, with the module: train either, and both are trained;
-    `copy.deepcopy(stack)` has its own. It is compared with the module on inputs of its own, in the module's precision
-    and in double, and refused if it differs by more than rounding. What forward decides by numbers that are not
-    tensors, it has decided when it was traced.
+    Returns:
+        A `Sequential` in evaluation mode. It shares its submodules, and so all weights, with the module: train either,
+        and both are trained; ``copy.deepcopy(stack)`` has its own.
+
+    Raises:
+        InvalidInput: naming what cannot be read.
+
+    Examples:
+        >>> class Block(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.layer = torch.nn.Linear(4, 4)
+        ...     def forward(self, x):
+        ...         return x + torch.relu(self.layer(x))
+        >>> block = Block().eval()
+        >>> stack = lben.read(block, 4)
+        >>> bool(lben.tightest_bound(stack))
+        True
     """
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"lben.read takes an nn.Module, not {type(module).__name__}.")

@@ -27,7 +27,18 @@ class _Weightless(Layer):
 
 
 class SpaceToDepth(_Weightless):
-    """Squares of `side` pixels become channels: (batch, c, h, w) to (batch, c side^2, h/side, w/side), an isometry."""
+    """Squares of pixels become channels: (batch, c, h, w) to (batch, c side^2, h/side, w/side), an isometry.
+
+    Args:
+        side: that of a square; it must divide h and w.
+
+    Raises:
+        InvalidInput: if side is not at least 1; and, when it is called, if images do not fit.
+
+    Examples:
+        >>> lben.SpaceToDepth(2)(torch.rand(5, 1, 28, 28)).shape
+        torch.Size([5, 4, 14, 14])
+    """
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -52,6 +63,14 @@ class SpaceToDepth(_Weightless):
         return self._record(in_shape)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The channels of all squares.
+
+        Args:
+            x: images, of shape (batch, c, h, w).
+
+        Returns:
+            Images of shape (batch, c side^2, h/side, w/side).
+        """
         self._check(x)
         return F.pixel_unshuffle(x, self.side)
 
@@ -60,6 +79,16 @@ class PadChannels(_Weightless):
     """Channels of zeros behind those there are: (batch, c, ...) to (batch, channels, ...), an isometry.
 
     A channel is the first dimension of a sample; for features it is a feature.
+
+    Args:
+        channels: how many there are behind it.
+
+    Raises:
+        InvalidInput: if channels is not at least 1; and, when it is called, if a sample has more.
+
+    Examples:
+        >>> lben.PadChannels(3)(torch.ones(1, 2))
+        tensor([[1., 1., 0.]])
     """
 
     def __init__(self, channels: int) -> None:
@@ -81,6 +110,14 @@ class PadChannels(_Weightless):
         return stages.PadChannels("PadChannels", tuple(in_shape), self.channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x with channels of zeros behind its own.
+
+        Args:
+            x: of shape (batch, c, ...).
+
+        Returns:
+            A tensor of shape (batch, channels, ...).
+        """
         self._check(x)
         return F.pad(x, (0, 0) * (x.dim() - 2) + (0, self.channels - x.shape[1]))
 
@@ -89,6 +126,13 @@ class MaxMin(_Weightless):
     """Channels in pairs, each replaced by its larger and its smaller value: (batch, c, ...) to the same shape.
 
     It sorts, and so is 1-Lipschitz; but not monotone, and so no activation of an equilibrium: it stands between layers.
+
+    Raises:
+        InvalidInput: when it is called, if the number of channels is odd.
+
+    Examples:
+        >>> lben.MaxMin()(torch.tensor([[1.0, 2.0, 5.0, 3.0]]))
+        tensor([[2., 1., 5., 3.]])
     """
 
     def __init__(self) -> None:
@@ -107,6 +151,14 @@ class MaxMin(_Weightless):
         return stages.MaxMin("MaxMin", tuple(in_shape))
 
     def forward(self, x: Tensor) -> Tensor:
+        """The pairs, sorted.
+
+        Args:
+            x: of shape (batch, c, ...), c even.
+
+        Returns:
+            A tensor of the same shape.
+        """
         self._check(x)
         even, odd = x[:, 0::2], x[:, 1::2]
         return torch.stack([torch.maximum(even, odd), torch.minimum(even, odd)], dim=2).reshape(x.shape)

@@ -53,10 +53,18 @@ class _Residual(Explicit):
 
     @abstractmethod
     def sums(self) -> Tensor:
-        """The sums over |K'K|, shape (units, units)."""
+        """The sums over the absolute entries of K'K.
+
+        Returns:
+            A tensor of shape (units, units).
+        """
 
     def scale(self) -> Tensor:
-        """T, of shape (units,)."""
+        """T.
+
+        Returns:
+            A tensor of shape (units,).
+        """
         q = self.log_q.exp()
         return (1 + ROOM) * (self.sums() @ q / q) + _LEAST
 
@@ -67,9 +75,26 @@ class _Residual(Explicit):
 
 
 class SLL(_Residual):
-    """y = x - 2 K T^-1 sigma(K'x + b) for features, x and y of shape (..., features); the bound is 1.
+    """An SDP-based Lipschitz layer (Araujo et al. 2023), residual and explicit: ``y = x - 2 K T^-1 sigma(K'x + b)``.
 
-    hidden_features: the number of columns of K; as many as features unless given.
+    Its bound is 1, whatever the parameters are. x and y have shape (..., features).
+
+    Args:
+        features: the number of inputs and of outputs.
+        hidden_features: the number of columns of K; as many as features if not given.
+        activation: sigma, one of lben's, of single units.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if an argument is none of these.
+
+    Examples:
+        Twenty of them in a row are still 1-Lipschitz.
+
+        >>> stack = lben.Sequential(*(lben.SLL(4) for _ in range(20)))
+        >>> stack.bound() <= 1.0001
+        True
     """
 
     def __init__(
@@ -113,7 +138,11 @@ class SLL(_Residual):
         return torch.add(self.activation(v) @ out, x, alpha=D)
 
     def weights(self) -> Weights:
-        """The equilibrium network that this layer is."""
+        """The equilibrium network with W = 0 that this layer is.
+
+        Returns:
+            A `Weights`, differentiable.
+        """
         T, out = self._maps()
         n, d = self.weight.shape
         W, eye = self.weight.new_zeros(n, n), torch.eye(d, dtype=out.dtype, device=out.device)
@@ -128,10 +157,27 @@ class SLL(_Residual):
 
 
 class ConvSLL(ExplicitImages, _Residual):
-    """y = x - 2 K T^-1 sigma(K'x + b) for images, K a convolution with zeros around the image; the bound is 1.
+    """An SDP-based Lipschitz layer of images (Araujo et al. 2023): ``y = x - 2 K T^-1 sigma(K'x + b)``, of the bound 1.
 
-    x and y have shape (batch, channels, height, width), of any size. hidden_channels: what K' leads to; as many as
-    channels unless given. kernel_size: odd. Images in torch's channels_last format take a fifth less time.
+    K is a convolution with zeros around the image. x and y have shape (batch, channels, height, width), of any size.
+    Images in torch's channels_last format take less time.
+
+    Args:
+        channels: those of x and y.
+        hidden_channels: what K' leads to; as many as channels if not given.
+        kernel_size: the side of the kernel, odd.
+        activation: sigma, one of lben's, one function for all units.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if an argument is none of these.
+
+    Examples:
+        >>> layer = lben.ConvSLL(2)
+        >>> x = torch.rand(2, 1, 2, 6, 6)
+        >>> bool((layer(x[0]) - layer(x[1])).norm() <= (x[0] - x[1]).norm())
+        True
     """
 
     def __init__(
@@ -168,7 +214,11 @@ class ConvSLL(ExplicitImages, _Residual):
         return options_of(sizes, kernel_size=self.kernel_size, activation=self.activation)
 
     def sums(self) -> Tensor:
-        """Over the entries of the autocorrelation, which has 2 kernel_size - 1 taps a side."""
+        """Over the entries of the autocorrelation, which has 2 kernel_size - 1 taps a side.
+
+        Returns:
+            A tensor of shape (units, units).
+        """
         return gram(self.weight).abs().sum(dim=(2, 3))
 
     def _compute(self, x: Tensor) -> Tensor:

@@ -22,14 +22,26 @@ from lben.weights.stages import Shape, Stack, Stage, Sum
 class Sequential(nn.Sequential):
     """An `nn.Sequential` whose Lipschitz bound is known: certificates, radii, attacks and files take it as a network.
 
-    stages: layers of lben's (`LBEN`, `ImageLBEN`, `SLL`, `ConvSLL`, `Sandwich`, `ConvSandwich`, `MaxMin`, ..), plain
-        ones (`nn.Linear`, `nn.Conv2d`, pools, `nn.ReLU` and its like, `nn.Flatten`, dropout and batch norm, which count
-        as they are in evaluation), `Residual` and `Parallel` blocks of them, and stacks. A `Normalize` at the head
-        makes its input pixels.
-    in_shape: the shape of one sample, such as (3, 32, 32); not needed where the first stage takes features of a number
-        that it knows.
+    Inputs have shape ``(batch, *in_shape)``, or are rows of as many features.
 
-    Inputs have shape (batch, *in_shape), or are rows of as many features.
+    Args:
+        *stages: layers of lben's (`LBEN`, `ImageLBEN`, `SLL`, `ConvSLL`, `Sandwich`, `ConvSandwich`, `MaxMin`, ..),
+            plain ones (`nn.Linear`, `nn.Conv2d`, pools, `nn.ReLU` and its like, `nn.Flatten`, dropout and batch norm,
+            which count as they are in evaluation), `Residual` and `Parallel` blocks of them, and stacks. A `Normalize`
+            at the head makes its input pixels.
+        in_shape: the shape of one sample, such as (3, 32, 32); not needed where the first stage takes features of a
+            number that it knows.
+
+    Raises:
+        InvalidInput: if a stage cannot stand there, or does not fit.
+
+    Examples:
+        >>> stack = lben.Sequential(lben.SLL(4), lben.LBEN(4, 8, 4, gamma=1.0), torch.nn.Linear(4, 3))
+        >>> stack(torch.randn(5, 4)).shape
+        torch.Size([5, 3])
+        >>> last = float(torch.linalg.matrix_norm(stack[2].weight.detach(), 2))
+        >>> stack.bound() <= 1.001 * last
+        True
     """
 
     def __init__(self, *stages: nn.Module, in_shape: Sequence[int] | int | None = None) -> None:
@@ -57,7 +69,14 @@ class Sequential(nn.Sequential):
         return first.normalize if isinstance(first, BaseNetwork) else None
 
     def weights(self) -> Stack:
-        """The stages as plain records, without the normalisation at the head."""
+        """The stages as plain records, without the normalisation at the head.
+
+        Returns:
+            A stack of records, which certificates take in place of this.
+
+        Raises:
+            InvalidInput: if a batch norm is in training mode.
+        """
         for name, part in self.named_modules():
             if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d) and part.training:
                 raise InvalidInput(f"Stage {name}, a batch norm, is linear in evaluation alone: call .eval() first.")
@@ -71,12 +90,30 @@ class Sequential(nn.Sequential):
         return Stack(own)
 
     def stage(self, in_shape: Shape) -> Stage:
-        """All of it as one stage of another stack."""
+        """All of it as one stage of another stack.
+
+        Args:
+            in_shape: the shape of one sample in front of it.
+
+        Returns:
+            A record of its stages.
+
+        Raises:
+            InvalidInput: where such samples do not fit.
+        """
         if tuple(in_shape) not in (self.in_shape, (self.in_features,)):
             raise InvalidInput(f"it takes inputs of shape {self.in_shape}, but gets {tuple(in_shape)}.")
         return Sum("Sequential", tuple(in_shape), (read(list(self), self.in_shape),))
 
     def forward(self, x: Tensor) -> Tensor:
+        """The stages, one after another.
+
+        Args:
+            x: of shape ``(batch, *in_shape)``, or rows of as many features.
+
+        Returns:
+            What the last stage gives.
+        """
         if isinstance(x, Tensor) and len(self.in_shape) > 1 and x.dim() == 2 and x.shape[1] == self.in_features:
             x = x.reshape(-1, *self.in_shape)
         for stage in self:
@@ -84,7 +121,18 @@ class Sequential(nn.Sequential):
         return x
 
     def bound(self, domain: Domain = "input") -> float:
-        """A Lipschitz bound, checked now from the weights: the product of what bounds the stages."""
+        """A Lipschitz bound, checked now from the weights: the product of what bounds the stages.
+
+        Args:
+            domain: where distances between inputs are measured: "input", after the network's `Normalize`, or "pixels",
+                before it. They are the same without one.
+
+        Returns:
+            The bound; `tightest_bound` finds a smaller one where stages are dense.
+
+        Raises:
+            NotWellPosed: if nothing proves an equilibrium in the stack.
+        """
         return product_bound(self, domain=domain)
 
     def __getitem__(self, place: int | slice) -> nn.Module:

@@ -109,7 +109,11 @@ class BaseNetwork(Described, ABC):
         return made(lambda: cls(*options["sizes"], **arguments(cls, options)), tensors)
 
     def validate(self) -> None:
-        """Pass a network whose tensors are finite and within their ranges."""
+        """Pass a network whose tensors are finite and within their ranges.
+
+        Raises:
+            InvalidInput: naming the first tensor that is not.
+        """
         self.parameterization.validate()
         if self.normalize is not None:
             self.normalize.validate()
@@ -136,10 +140,26 @@ class BaseNetwork(Described, ABC):
 
     @abstractmethod
     def weights(self) -> Record:
-        """The explicit weights, as differentiable functions of the free variables."""
+        """The explicit weights, as differentiable functions of the free variables.
+
+        Returns:
+            A record of tensors, which certificates take in place of the network.
+        """
 
     def forward(self, x: Tensor, *, bias: Tensor | None = None) -> Tensor:
-        """y, of shape (..., out_features); mixed precision is turned off inside."""
+        """y for x; mixed precision is turned off inside.
+
+        Args:
+            x: of shape (..., in_features), in the network's dtype; leading dimensions are all batch.
+            bias: is added to U x + bz: of shape (..., hidden_features), or one that expands to it.
+
+        Returns:
+            A tensor of shape (..., out_features), differentiable.
+
+        Raises:
+            InvalidInput: if x does not fit, or is not finite.
+            NotConverged: if an equilibrium was not found; see `Solver`.
+        """
         if torch.is_autocast_enabled(x.device.type if isinstance(x, Tensor) and not x.is_meta else "cpu"):
             with torch.autocast(x.device.type, enabled=False):
                 return self.forward(x.to(self.parameterization.U.dtype), bias=bias)
@@ -167,8 +187,18 @@ class BaseNetwork(Described, ABC):
     ) -> Solution:
         """The equilibrium at x with its residuals; its z is differentiable as the network's is.
 
-        `start` is a z or an earlier solution to start from; `keep_history` keeps the residuals of every iteration.
-        Raises InvalidInput within transforms of torch.func: what it reports are plain numbers.
+        Args:
+            x: as the network takes it.
+            bias: is added to U x + bz, as in a call.
+            start: a z, or an earlier solution, to start from.
+            keep_history: whether to keep the residuals of every iteration.
+
+        Returns:
+            A `Solution`, true if all samples have converged.
+
+        Raises:
+            InvalidInput: if x does not fit, and within transforms of torch.func: what it reports are plain numbers.
+            NotConverged: if an equilibrium was not found; see `Solver`.
         """
         if torch._C._are_functorch_transforms_active():
             raise InvalidInput("solve reports plain numbers, which transforms of torch.func hide: call the network.")
@@ -185,8 +215,19 @@ class BaseNetwork(Described, ABC):
     def bound(self, domain: Domain = "input") -> float:
         """A Lipschitz bound, checked now from the weights in double precision.
 
-        It is gamma where one was prescribed, else |Wo Lam^(-1/2)| |Lam^(1/2) U| / m. `domain` says where distances
-        between inputs are measured: at the network's input, after `Normalize`, or in pixels, before it.
+        It is gamma where one was prescribed, else ``|Wo Lam^(-1/2)| |Lam^(1/2) U| / m``. `tightest_bound` finds a
+        smaller one.
+
+        Args:
+            domain: where distances between inputs are measured: "input", after the network's `Normalize`, or "pixels",
+                before it. They are the same without one.
+
+        Returns:
+            The bound.
+
+        Raises:
+            BoundNotMet: if rounding has broken the prescribed bound.
+            NotWellPosed: if no metric proves an equilibrium.
         """
         if self.gamma is None:
             return product_bound(self, domain=domain)

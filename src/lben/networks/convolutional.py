@@ -19,10 +19,27 @@ from lben.weights.convolutional import ConvWeights, Geometry, Metric, check_metr
 
 
 class ConvNetwork(BaseNetwork):
-    """A convolutional equilibrium network.
+    """What convolutional equilibrium networks share: their hidden layers are images, and their outputs features.
 
     x has shape (..., channels, height, width), or (..., features) with the features of an image in that order; memory
-    in the channels-last format is welcome. Hidden units are ordered by row, column and channel.
+    in the channels-last format is welcome. Hidden units are ordered by row, column and channel. Make a `ConvLBEN`, a
+    `ConvMON` or a `ConvUnconstrainedEN`; this class is for type hints and isinstance.
+
+    Args:
+        parameterization: free variables, and how weights are made of them.
+        activation: sigma, one of lben's, of single units. It can be assigned later.
+        solver: how equilibria are found; None: Peaceman-Rachford splitting, or FISTA for metric="pixel".
+        normalize: a `Normalize` in front, of one value, of one a channel or of one a feature; or None.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if a part is none of lben's, or they do not fit each other.
+
+    Examples:
+        >>> net = lben.ConvMON((1, 8, 8), 2, 3)
+        >>> isinstance(net, lben.ConvNetwork), net.in_shape, net.hidden_features
+        (True, (1, 8, 8), 128)
     """
 
     parameterization: ConvForm
@@ -65,7 +82,11 @@ class ConvNetwork(BaseNetwork):
         self._solver = solver
 
     def weights(self) -> ConvWeights:
-        """The explicit weights, as differentiable functions of the free variables."""
+        """The explicit weights, as differentiable functions of the free variables.
+
+        Returns:
+            A `ConvWeights`.
+        """
         weights: ConvWeights = self.parameterization()
         return weights
 
@@ -74,13 +95,38 @@ class ConvNetwork(BaseNetwork):
 
 
 class ConvLBEN(ConvNetwork):
-    """A convolutional Lipschitz-bounded equilibrium network.
+    """A convolutional Lipschitz-bounded equilibrium network, from an image to features.
 
     With `gamma`, the map from image to output is gamma-Lipschitz in the l2 norm, whatever the free variables are.
-    in_shape: channels, height and width of an image. padding: zeros put around it on all sides.
-    pool: the side of the squares that are averaged before the linear output; it divides the padded image.
-    metric: one entry of Lambda a "channel", which every solver can treat; a "pixel", the paper's, for forward-backward,
-        FISTA and extragradient alone; or "identity".
+    Hidden layers are images, W and U circular convolutions; their averages over squares lead to a linear output.
+
+    Args:
+        in_shape: channels, height and width of an image.
+        channels: the number of hidden channels.
+        out_features: the number of outputs.
+        gamma: the Lipschitz bound from the network's input to its output; None: none is prescribed.
+        epsilon: the room left in the condition, above 0: larger makes equilibria easier to find, smaller makes more
+            networks reachable.
+        kernel_size: the side of the kernels, odd, and no larger than the padded image.
+        pool: the side of the squares that are averaged before the linear output; it divides the padded image.
+        padding: how many zeros are put around the image on all sides.
+        metric: one entry of Lambda a "channel", which every solver can treat; a "pixel", the paper's, for
+            forward-backward, FISTA and extragradient alone; or "identity".
+        activation: sigma, one of lben's, of single units. It can be assigned later.
+        solver: how equilibria are found; None: Peaceman-Rachford splitting, or FISTA for metric="pixel".
+        normalize: a `Normalize` in front, of one value, of one a channel or of one a feature; or None.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if the sizes do not fit each other, or another argument is none of these.
+
+    Examples:
+        >>> net = lben.ConvLBEN((1, 8, 8), 2, 3, gamma=1.0)
+        >>> net(torch.rand(5, 1, 8, 8)).shape
+        torch.Size([5, 3])
+        >>> bool(lben.certify(net))
+        True
     """
 
     def __init__(
@@ -109,7 +155,31 @@ class ConvLBEN(ConvNetwork):
 
 
 class ConvMON(ConvNetwork):
-    """A convolutional monotone operator network (Winston & Kolter 2020): well-posed in the Euclidean metric."""
+    """A convolutional monotone operator network (Winston & Kolter 2020): well-posed in the Euclidean metric.
+
+    Args:
+        in_shape: channels, height and width of an image.
+        channels: the number of hidden channels.
+        out_features: the number of outputs.
+        kernel_size: the side of the kernels, odd, and no larger than the padded image.
+        pool: the side of the squares that are averaged before the linear output; it divides the padded image.
+        padding: how many zeros are put around the image on all sides.
+        epsilon: the room left in the condition, above 0: larger makes equilibria easier to find, smaller makes more
+            networks reachable.
+        activation: sigma, one of lben's, of single units. It can be assigned later.
+        solver: how equilibria are found; None: Peaceman-Rachford splitting. It can be assigned later.
+        normalize: a `Normalize` in front, of one value, of one a channel or of one a feature; or None.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if the sizes do not fit each other, or another argument is none of these.
+
+    Examples:
+        >>> net = lben.ConvMON((1, 8, 8), 2, 3, pool=8)
+        >>> net(torch.rand(5, 64)).shape, net.gamma
+        (torch.Size([5, 3]), None)
+    """
 
     def __init__(
         self,
@@ -134,7 +204,29 @@ class ConvMON(ConvNetwork):
 
 
 class ConvUnconstrainedEN(ConvNetwork):
-    """A convolutional equilibrium network whose W is free: it may have no equilibrium, and nothing is proved of it."""
+    """A convolutional equilibrium network whose W is free: it may have no equilibrium, and nothing is promised of it.
+
+    Args:
+        in_shape: channels, height and width of an image.
+        channels: the number of hidden channels.
+        out_features: the number of outputs.
+        activation: sigma, one of lben's, of single units. It can be assigned later.
+        solver: how equilibria are found; None: Peaceman-Rachford splitting. It can be assigned later.
+        normalize: a `Normalize` in front, of one value, of one a channel or of one a feature; or None.
+        kernel_size: the side of the kernels, odd, and no larger than the padded image.
+        pool: the side of the squares that are averaged before the linear output; it divides the padded image.
+        padding: how many zeros are put around the image on all sides.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if the sizes do not fit each other, or another argument is none of these.
+
+    Examples:
+        >>> net = lben.ConvUnconstrainedEN((1, 8, 8), 2, 3)
+        >>> net.weights().entries is None
+        True
+    """
 
     def __init__(
         self,

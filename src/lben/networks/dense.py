@@ -27,7 +27,29 @@ Network = TypeVar("Network", bound="EquilibriumNetwork")
 
 
 class EquilibriumNetwork(BaseNetwork):
-    """An equilibrium network of dense weights."""
+    """What dense equilibrium networks share: ``z = sigma(W z + U x + bz)``, ``y = Wo z + by`` (Equation `implicit`).
+
+    Make an `LBEN`, a `MON` or an `UnconstrainedEN`; this class is for type hints and isinstance.
+
+    Args:
+        parameterization: free variables, and how weights are made of them.
+        activation: sigma, one of lben's, such as ``lben.ReLU()`` or ``lben.Tanh()``. It can be assigned later.
+        solver: how equilibria are found, such as ``lben.PeacemanRachford(tolerance=1e-6)``; None: Peaceman-Rachford
+            splitting. It can be assigned later.
+        normalize: a `Normalize` in front, which bounds in pixels account for; None: inputs are taken as they are.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if a part is none of lben's, or they do not fit each other.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> isinstance(net, lben.EquilibriumNetwork)
+        True
+        >>> net.in_features, net.hidden_features, net.out_features
+        (2, 4, 1)
+    """
 
     parameterization: Parameterization
 
@@ -45,7 +67,11 @@ class EquilibriumNetwork(BaseNetwork):
         super().__init__(parameterization, activation, solver, normalize, device=device, dtype=dtype)
 
     def weights(self) -> Weights:
-        """The explicit weights, as differentiable functions of the free variables."""
+        """The explicit weights, as differentiable functions of the free variables.
+
+        Returns:
+            A `Weights`, with the metric and the gamma that it is meant to prove, where there are.
+        """
         weights: Weights = self.parameterization()
         return weights
 
@@ -57,7 +83,14 @@ class EquilibriumNetwork(BaseNetwork):
         return fused_equilibrium(p, x, bias, self.activation, self.solver, self._on_failure())
 
     def drive(self, x: Tensor) -> Tensor:
-        """U x + bz, what the input adds to the pre-activations, of shape (..., hidden_features)."""
+        """U x + bz, what the input adds to the pre-activations.
+
+        Args:
+            x: of shape (..., in_features).
+
+        Returns:
+            A tensor of shape (..., hidden_features).
+        """
         self.parameterization.refresh()
         return self.parameterization.inject(self._scaled(x))
 
@@ -70,13 +103,55 @@ class EquilibriumNetwork(BaseNetwork):
 
 
 class LBEN(EquilibriumNetwork):
-    """A Lipschitz-bounded equilibrium network.
+    """A Lipschitz-bounded equilibrium network: ``z = sigma(W z + U x + bz)``, ``y = Wo z + by``.
 
-    With `gamma`, the map from x to y is gamma-Lipschitz in the l2 norm, whatever the free variables are; with
-    gamma=None it is well-posed, with some finite bound. `epsilon` > 0 is the room left in the condition: larger
-    makes equilibria easier to find, smaller makes more networks reachable.
-    skip: what passes the hidden units by: "linear", y = Wo z + D x + by with a D that is learned, |D| < gamma; or
-        "identity", y = x + Wo z + by, with as many outputs as inputs and gamma >= 1 (at 1, U is tied to Wo).
+    With `gamma`, the map from x to y is gamma-Lipschitz in the l2 norm, whatever the free variables are; with gamma
+    None it is well-posed, with some finite bound. It trains with any optimizer of torch, without projections. Inputs
+    have shape (..., in_features), outputs (..., out_features).
+
+    Args:
+        in_features: the number of inputs d.
+        hidden_features: the number of hidden units n.
+        out_features: the number of outputs p.
+        gamma: the Lipschitz bound from the network's input, behind `normalize`, to its output; above 0, and in training
+            at least 1e-3 in float32 and 1e-6 in float64. None: none is prescribed.
+        epsilon: the room left in the condition, above 0: larger makes equilibria easier to find, smaller makes more
+            networks reachable.
+        skip: what passes the hidden units by: "linear", ``y = Wo z + D x + by`` with a D that is learned, ``|D| <
+            gamma``; or "identity", ``y = x + Wo z + by``, with as many outputs as inputs and gamma of at least 1 (at 1,
+            U is tied to Wo). None: nothing.
+        activation: sigma, one of lben's, such as ``lben.ReLU()`` or ``lben.Tanh()``. It can be assigned later.
+        solver: how equilibria are found, such as ``lben.PeacemanRachford(tolerance=1e-6)``; None: Peaceman-Rachford
+            splitting. It can be assigned later.
+        normalize: a `Normalize` in front, which bounds in pixels account for; None: inputs are taken as they are.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if an argument is none of these.
+
+    Examples:
+        The bound holds before and after training, and is proved from the weights.
+
+        >>> _ = torch.manual_seed(0)
+        >>> net = lben.LBEN(2, 8, 1, gamma=0.5)
+        >>> x, y = torch.randn(64, 2), torch.randn(64, 1)
+        >>> optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+        >>> for _ in range(5):
+        ...     loss = (net(x) - y).square().mean()
+        ...     optimizer.zero_grad()
+        ...     loss.backward()
+        ...     optimizer.step()
+        >>> bool(lben.certify(net)), net.bound()
+        (True, 0.5)
+        >>> net(x).shape, net.solve(x).z.shape
+        (torch.Size([64, 1]), torch.Size([64, 8]))
+
+        With skip="identity" it is a residual block of a deep network.
+
+        >>> block = lben.LBEN(3, 8, 3, gamma=2.0, skip="identity", activation=lben.Tanh())
+        >>> lben.tightest_bound(block).gamma <= 2.0
+        True
     """
 
     def __init__(
@@ -112,10 +187,30 @@ class LBEN(EquilibriumNetwork):
         solver: Solver | None = None,
         normalize: Normalize | None = None,
     ) -> LBEN:
-        """The LBEN of these weights, in the metric they carry; gamma is theirs unless given.
+        """The LBEN of these weights, in the metric they carry.
 
-        epsilon becomes what the weights leave room for, if that is less. With a D, the skip is "identity" if D is, and
-        else "linear". Raises NotWellPosed or BoundNotMet.
+        Args:
+            weights: with a metric lam that proves the bound. With a D, the skip is "identity" if D is, and else
+                "linear".
+            gamma: the bound; that of the weights if not given.
+            epsilon: the room left in the condition; it becomes what the weights leave room for, if that is less.
+            activation: sigma, one of lben's.
+            solver: how equilibria are found; None: Peaceman-Rachford splitting.
+            normalize: a `Normalize` in front, or None.
+
+        Returns:
+            A network, to train on or to examine.
+
+        Raises:
+            NotWellPosed: if the metric does not prove an equilibrium.
+            BoundNotMet: if it does not prove gamma.
+
+        Examples:
+            >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+            >>> same = lben.LBEN.from_weights(net.weights())
+            >>> x = torch.tensor([[1.0, -1.0]])
+            >>> torch.allclose(same(x), net(x), atol=1e-3)
+            True
         """
         sizes = sizes_of(weights)
         net = cls(
@@ -143,13 +238,33 @@ class LBEN(EquilibriumNetwork):
     ) -> Start:
         """An LBEN of bound gamma, to train on, from the admissible weights that are nearest to the given ones.
 
-        Nearest in the norm of `nearest_weights` and for a fixed metric: `lam` if given; else the one the weights carry,
-        if they carry a gamma too; else that of their tightest bound. Admissible weights leave a room of 2 epsilon, of
-        which V keeps a half, so that training can move in every direction; epsilon is a hundredth of the median entry
-        of the metric unless given. With gamma None, W alone may have to move.
+        Nearest in the norm that `Start` states, for a fixed metric. Admissible weights leave a room of 2 epsilon, of
+        which V keeps a half, so that training can move in every direction.
 
-        Of a network, activation and normalisation are taken as well, unless others are given; bare weights do not know
-        theirs, which is ReLU unless given.
+        Args:
+            weights: a network, whose activation and normalisation are taken as well unless others are given; or bare
+                weights.
+            gamma: the bound; None: well-posedness alone, for which W alone may have to move.
+            lam: the diagonal of the metric, shape (n,); if not given the one the weights carry, if they carry a gamma
+                too, else that of their tightest bound.
+            epsilon: half of the room; a hundredth of the median entry of the metric if not given.
+            activation: sigma; that of the network if not given, ReLU for bare weights.
+            solver: how equilibria are found; None: Peaceman-Rachford splitting.
+            normalize: a `Normalize` in front; that of the network if not given.
+
+        Returns:
+            A `Start`: the network, and how far its weights are from the given ones.
+
+        Raises:
+            InvalidInput: if an argument is none of these.
+
+        Examples:
+            A trained network without a bound becomes one with a bound.
+
+            >>> free = lben.MON(2, 6, 1)
+            >>> start = lben.LBEN.initialize_from(free, gamma=0.2)
+            >>> bool(lben.certify(start.net, 0.2)), 0 <= start.relative < 1
+            (True, True)
         """
         if isinstance(weights, EquilibriumNetwork):
             activation = weights.activation if activation is None else activation
@@ -178,10 +293,20 @@ class LBEN(EquilibriumNetwork):
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """A network to train, and how far its weights are from those it was made from.
+    """A network to train, and how far its weights are from those it was made from: `LBEN.initialize_from` returns it.
 
-    distance: (|Lam dW|^2 + |Lam dU|^2 + |dWo|^2)^(1/2), Frobenius norms all, Lam the metric of the network.
-    relative: the same, divided by the norm of what was given, (Lam (I - W), Lam U, Wo).
+    Attributes:
+        net: the network.
+        distance: ``(|Lam dW|^2 + |Lam dU|^2 + |dWo|^2)^(1/2)``, Frobenius norms all, Lam the metric of the network.
+        relative: the same, divided by the norm of what was given, ``(Lam (I - W), Lam U, Wo)``.
+
+    Examples:
+        Weights that satisfy the bound with room to spare need not move.
+
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> start = lben.LBEN.initialize_from(net, gamma=2.0)
+        >>> type(start.net).__name__, start.relative < 1e-3
+        ('LBEN', True)
     """
 
     net: LBEN
@@ -190,7 +315,33 @@ class Start:
 
 
 class MON(EquilibriumNetwork):
-    """A monotone operator equilibrium network (Winston & Kolter 2020): well-posed in the Euclidean metric."""
+    """A monotone operator equilibrium network (Winston & Kolter 2020): well-posed in the Euclidean metric.
+
+    No Lipschitz bound is prescribed, but it has one: `bound` and `tightest_bound` find it.
+
+    Args:
+        in_features: the number of inputs d.
+        hidden_features: the number of hidden units n.
+        out_features: the number of outputs p.
+        epsilon: the room left in the condition, above 0: larger makes equilibria easier to find, smaller makes more
+            networks reachable.
+        activation: sigma, one of lben's, such as ``lben.ReLU()`` or ``lben.Tanh()``. It can be assigned later.
+        solver: how equilibria are found, such as ``lben.PeacemanRachford(tolerance=1e-6)``; None: Peaceman-Rachford
+            splitting. It can be assigned later.
+        normalize: a `Normalize` in front, which bounds in pixels account for; None: inputs are taken as they are.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if an argument is none of these.
+
+    Examples:
+        >>> net = lben.MON(2, 4, 1)
+        >>> lben.well_posed(net).monotone
+        True
+        >>> lben.tightest_bound(net).gamma <= net.bound()
+        True
+    """
 
     def __init__(
         self,
@@ -219,14 +370,51 @@ class MON(EquilibriumNetwork):
         solver: Solver | None = None,
         normalize: Normalize | None = None,
     ) -> MON:
-        """The MON of these weights, whose metric is the Euclidean one whatever they carry; raises NotWellPosed."""
+        """The MON of these weights, whose metric is the Euclidean one whatever they carry.
+
+        Args:
+            weights: monotone in the Euclidean metric.
+            epsilon: the room left in the condition; it becomes what the weights leave room for, if that is less.
+            activation: sigma, one of lben's.
+            solver: how equilibria are found; None: Peaceman-Rachford splitting.
+            normalize: a `Normalize` in front, or None.
+
+        Returns:
+            A network, to train on or to examine.
+
+        Raises:
+            NotWellPosed: if I - W is not monotone enough.
+        """
         sizes = sizes_of(weights)
         net = cls(*sizes, epsilon=epsilon, activation=activation, solver=solver, normalize=normalize)
         return net._assign(weights)
 
 
 class UnconstrainedEN(EquilibriumNetwork):
-    """An equilibrium network whose W is free: it may have no equilibrium, or many, and nothing is proved of it."""
+    """An equilibrium network whose W is free: it may have no equilibrium, or many, and nothing is promised of it.
+
+    Args:
+        in_features: the number of inputs d.
+        hidden_features: the number of hidden units n.
+        out_features: the number of outputs p.
+        activation: sigma, one of lben's, such as ``lben.ReLU()`` or ``lben.Tanh()``. It can be assigned later.
+        solver: how equilibria are found, such as ``lben.PeacemanRachford(tolerance=1e-6)``; None: Peaceman-Rachford
+            splitting. It can be assigned later.
+        normalize: a `Normalize` in front, which bounds in pixels account for; None: inputs are taken as they are.
+        device: where the parameters are made; None: torch's default.
+        dtype: their floating-point type; None: torch's default.
+
+    Raises:
+        InvalidInput: if an argument is none of these.
+
+    Examples:
+        It can be examined all the same: `well_posed` looks for a metric.
+
+        >>> _ = torch.manual_seed(0)
+        >>> net = lben.UnconstrainedEN(2, 4, 1)
+        >>> bool(lben.well_posed(net))
+        True
+    """
 
     def __init__(
         self,
@@ -253,7 +441,17 @@ class UnconstrainedEN(EquilibriumNetwork):
         solver: Solver | None = None,
         normalize: Normalize | None = None,
     ) -> UnconstrainedEN:
-        """The unconstrained network of these weights; their metric is forgotten, for training would void it."""
+        """The unconstrained network of these weights; their metric is forgotten, for training would void it.
+
+        Args:
+            weights: any.
+            activation: sigma, one of lben's.
+            solver: how equilibria are found; None: Peaceman-Rachford splitting.
+            normalize: a `Normalize` in front, or None.
+
+        Returns:
+            A network, to train on or to examine.
+        """
         sizes = sizes_of(weights)
         net = cls(*sizes, activation=activation, solver=solver, normalize=normalize)
         return net._assign(weights)

@@ -42,7 +42,20 @@ _MOST_ENTRIES = 2**29  # of a matrix in double precision
 
 
 class Residual(nn.Module):
-    """x + f(x), as `from_sequential` reads it; `body` is f and keeps the shape of x."""
+    """x + f(x), as `from_sequential` and `Sequential` read it.
+
+    Args:
+        *body: the modules of f, one after another, which keep the shape of x.
+
+    Raises:
+        InvalidInput: if there is none, or one is no module.
+
+    Examples:
+        >>> block = lben.Residual(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        >>> net = lben.from_sequential(torch.nn.Sequential(torch.nn.Linear(2, 4), block, torch.nn.Linear(4, 1)))
+        >>> bool(lben.well_posed(net))
+        True
+    """
 
     def __init__(self, *body: nn.Module) -> None:
         super().__init__()
@@ -56,22 +69,48 @@ class Residual(nn.Module):
         self.body = nn.Sequential(*body)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x + f(x).
+
+        Args:
+            x: what the body takes.
+
+        Returns:
+            A tensor of the shape of x.
+        """
         y: Tensor = x + self.body(x)
         return y
 
 
 def from_sequential(module: nn.Module, *, input_shape: int | Sequence[int] | None = None) -> LayeredNetwork:
-    """The network that an `nn.Sequential` is in evaluation, as z = sigma(W z + U x + bz), y = Wo z + by.
+    """The network that an `nn.Sequential` is in evaluation, as ``z = sigma(W z + U x + bz)``, ``y = Wo z + by``.
 
-    It may hold linear layers, convolutions, average pooling, `Flatten`, batch norms in eval mode, dropout, `Residual`
-    blocks, further `nn.Sequential`s, a `Normalize` at its head, and the activations of `known_activation`. All that is
-    linear is folded into the weights in double precision and rounded once; where a linear path leads from x to y, it
-    becomes linear units, which certificates eliminate. x and y are flat: shape (..., d) and (..., p).
+    All that is linear is folded into the weights in double precision and rounded once; where a linear path leads from x
+    to y, it becomes linear units, which certificates eliminate. What comes out is compared with the module on inputs of
+    its own, and refused if it differs by more than rounding. Its weights are copies: train the module, not the result.
 
-    What comes out is compared with the module on inputs of its own, and refused if it differs by more than rounding.
+    Args:
+        module: of linear layers, convolutions, average pooling, `Flatten`, batch norms in eval mode, dropout,
+            `Residual` blocks, further `nn.Sequential`, a `Normalize` at its head, and the activations ReLU, ReLU6,
+            LeakyReLU, Tanh, Sigmoid, Softplus, ELU and Hardtanh.
+        input_shape: the shape of one input, such as (1, 28, 28); not needed where the first layer is an `nn.Linear`.
 
-    input_shape: the shape of one input, such as (1, 28, 28); not needed where the first layer is an `nn.Linear`.
-    Its weights are copies: train the module, not the result.
+    Returns:
+        A `LayeredNetwork`; its x and y are flat, of shape (..., d) and (..., p).
+
+    Raises:
+        InvalidInput: naming the layer that cannot be read.
+
+    Examples:
+        >>> _ = torch.manual_seed(0)
+        >>> module = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+        >>> net = lben.from_sequential(module)
+        >>> x = torch.randn(5, 2)
+        >>> torch.allclose(net(x), module(x), atol=1e-6)
+        True
+        >>> layers = module[0].weight.detach(), module[2].weight.detach()
+        >>> product = float(torch.linalg.matrix_norm(layers[0], 2) * torch.linalg.matrix_norm(layers[1], 2))
+        >>> lben.tightest_bound(net).gamma < product
+        True
     """
     if not isinstance(module, nn.Module):
         raise InvalidInput(f"from_sequential takes an nn.Sequential, not {type(module).__name__}.")

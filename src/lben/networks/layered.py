@@ -25,10 +25,30 @@ _TOO_LARGE = (
 
 
 class LayeredNetwork(EquilibriumNetwork):
-    """z_k = sigma(W_k1 z_1 + .. + W_k,k-1 z_k-1 + U_k x + b_k), y = Wo z + by, found by one sweep.
+    """A feed-forward network as the equilibrium network that it is, found by one sweep; `from_sequential` makes it.
 
-    Its weights are fixed: it is there to be examined. Where they carry no metric they get one, for every W of this
-    form has one that proves it well-posed.
+    ``z_k = sigma(W_k1 z_1 + .. + W_k,k-1 z_k-1 + U_k x + b_k)``, ``y = Wo z + by``. Its weights are fixed: it is there
+    to be examined. Where they carry no metric they get one, for every W of this form has one that proves it well-posed.
+
+    Args:
+        weights: with a strictly block lower triangular W, without a D.
+        activation: sigma, such as a `PerUnit` where layers differ.
+        normalize: a `Normalize` in front, or None.
+
+    Raises:
+        InvalidInput: if W has another form, or weights are so large that no metric of this precision proves anything.
+
+    Examples:
+        Two hidden layers of one unit each.
+
+        >>> W = torch.tensor([[0.0, 0.0], [3.0, 0.0]])
+        >>> U, bz = torch.tensor([[2.0], [0.0]]), torch.zeros(2)
+        >>> Wo, by = torch.tensor([[0.0, 1.0]]), torch.zeros(1)
+        >>> net = lben.LayeredNetwork(lben.Weights(W, U, bz, Wo, by), lben.ReLU())
+        >>> net(torch.tensor([[1.0]])).item()
+        6.0
+        >>> round(lben.tightest_bound(net).gamma, 3)
+        6.0
     """
 
     def __init__(self, weights: Weights, activation: Activation, normalize: Normalize | None = None) -> None:

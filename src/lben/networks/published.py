@@ -25,10 +25,20 @@ _GAMMA = re.compile(r"(?:lip|_L)(\d+(?:\.\d+)?)", re.IGNORECASE)  # fc_lip0.2_w8
 
 @dataclass(frozen=True, eq=False)
 class Imported:
-    """A network of others, as one of lben's.
+    """A network of others, as one of lben's: `import_checkpoint` returns it, and ``str`` says it in words.
 
-    net: an LBEN, MON, UnconstrainedEN, ConvLBEN or ConvMON, with their outputs, in evaluation mode.
-    layout: what the file was recognised as. notes: what was assumed, or read from the file's name.
+    Attributes:
+        net: an LBEN, MON, UnconstrainedEN, ConvLBEN or ConvMON, with their outputs, in evaluation mode.
+        layout: what the file was recognised as.
+        notes: what was assumed, or read from the file's name.
+
+    Examples:
+        >>> inside = {"U.weight": (3, 2), "U.bias": (3,), "A.weight": (3, 3), "B.weight": (3, 3)}
+        >>> tensors = {f"mon.linear_module.{name}": torch.rand(size) for name, size in inside.items()}
+        >>> torch.save({**tensors, "Wout.weight": torch.rand(1, 3), "Wout.bias": torch.rand(1)}, "mon.pt")
+        >>> found = lben.import_checkpoint("mon.pt")
+        >>> found.layout, type(found.net).__name__
+        ('a dense MON, of monotone_op_net', 'MON')
     """
 
     net: BaseNetwork
@@ -52,15 +62,29 @@ def import_checkpoint(
 ) -> Imported:
     """Read a network of the paper's authors or of `monotone_op_net` from a state dict that they saved.
 
-    path: a file of tensors, in the format of torch or safetensors. No code in it is ever run.
-    gamma: the bound that the network was trained with, which is not in the file: if not given, it is taken from the
-        name of the file, as in fc_lip0.2_w80.params. Refused for layouts that have none.
-    m: their strong monotonicity, which is not in the file either; 1 in their dense networks of MNIST.
-    in_shape: (channels, height, width) of an image, for convolutions; if not given, the size that the metric in the
-        file tells, else that of MNIST for one channel, and of SVHN and CIFAR-10 for three.
-    normalize: the stage in front. "published": mean 0.1307 and std 0.3081 for images of MNIST, 784 numbers; for others
-        none, so that the network takes what they normalised.
-    Raises InvalidFile for a file that is damaged or no such network, and InvalidInput for a missing or wrong argument.
+    Args:
+        path: a file of tensors, in the format of torch or safetensors. No code in it is ever run.
+        gamma: the bound that the network was trained with, which is not in the file: if not given, it is taken from the
+            name of the file, as in fc_lip0.2_w80.params. Refused for layouts that have none.
+        m: their strong monotonicity, which is not in the file either; 1 in their dense networks of MNIST.
+        in_shape: (channels, height, width) of an image, for convolutions; if not given, the size that the metric in the
+            file tells, else that of MNIST for one channel, and of SVHN and CIFAR-10 for three.
+        normalize: the stage in front. "published": mean 0.1307 and std 0.3081 for images of MNIST, 784 numbers; for
+            others none, so that the network takes what they normalised.
+
+    Returns:
+        An `Imported`: the network, what it was recognised as, and what was assumed.
+
+    Raises:
+        InvalidFile: for a file that is damaged or no such network.
+        InvalidInput: for a missing or wrong argument.
+
+    Examples:
+        >>> torch.save({"weight": torch.rand(3, 2)}, "other.pt")
+        >>> lben.import_checkpoint("other.pt")
+        Traceback (most recent call last):
+        ...
+        lben.errors.InvalidFile: ...
     """
     checks.positive("m", m)
     if in_shape is not None:

@@ -22,24 +22,63 @@ Matrix = Tensor | Sequence[Sequence[float]]
 
 
 class Behaviour:
-    """A promise about any two trajectories: V(x+) - rate^2 V(x) <= s(du, dy), with V > 0 a quadratic form of dx."""
+    """A promise about any two trajectories of a `REN`: ``V(x+) - rate^2 V(x) <= s(du, dy)``, V a quadratic form of dx.
+
+    `Contracting`, `Lipschitz`, `Passive` and `Dissipative` are such promises.
+
+    Attributes:
+        rate: the factor of V.
+
+    Examples:
+        >>> isinstance(lben.Lipschitz(1.0), lben.Behaviour)
+        True
+    """
 
     rate: float
 
     @abstractmethod
     def supply(self, d: int, p: int) -> Supply | None:
-        """s for d inputs and p outputs, in double precision; None where only equal inputs are promised something."""
+        """s of the promise, in double precision.
+
+        Args:
+            d: the number of inputs.
+            p: the number of outputs.
+
+        Returns:
+            A `Supply`; None where only equal inputs are promised something.
+
+        Raises:
+            InvalidInput: if it is not for so many inputs and outputs.
+        """
 
     def describe(self) -> dict[str, Any]:
-        """Its name and its options, as plain values."""
+        """Its name and its options.
+
+        Returns:
+            Plain values, as a file keeps them.
+        """
         return describe_record(self)
 
 
 @dataclass(frozen=True)
 class Contracting(Behaviour):
-    """Under equal inputs states approach each other, in the norm of some P, by the factor `rate` a step at least.
+    """Under equal inputs states approach each other, by the factor `rate` a step at least.
 
-    rate: in (0, 1]; at 1 they approach all the same, at no promised speed.
+    Args:
+        rate: in (0, 1], the factor a step by which states approach each other, in the norm of some P, under equal
+            inputs; at 1 they approach all the same, at no promised speed.
+
+    Raises:
+        InvalidInput: for another rate.
+
+    Examples:
+        Whatever state it begins in is forgotten.
+
+        >>> ren = lben.REN(1, 2, 3, 1, behaviour=lben.Contracting(0.5))
+        >>> u = torch.randn(30, 1, 1)
+        >>> one, other = ren.simulate(u, torch.zeros(2)), ren.simulate(u, 10 * torch.ones(2))
+        >>> torch.allclose(one.states[-1], other.states[-1], atol=1e-3)
+        True
     """
 
     rate: float = 1.0
@@ -55,7 +94,18 @@ class Contracting(Behaviour):
 class Lipschitz(Behaviour):
     """Output signals move at most gamma times as far as input signals, in l2, from equal states; contracting besides.
 
-    gamma: the incremental gain, above 0. rate: as that of `Contracting`.
+    Args:
+        gamma: the incremental gain, above 0.
+        rate: in (0, 1], the factor a step by which states approach each other, in the norm of some P, under equal
+            inputs; at 1 they approach all the same, at no promised speed.
+
+    Raises:
+        InvalidInput: for values outside these ranges.
+
+    Examples:
+        >>> ren = lben.REN(1, 2, 3, 1, behaviour=lben.Lipschitz(0.5, rate=0.9))
+        >>> lben.incremental_gain(ren).gain <= 0.5
+        True
     """
 
     gamma: float
@@ -71,11 +121,24 @@ class Lipschitz(Behaviour):
 
 @dataclass(frozen=True)
 class Passive(Behaviour):
-    """The sum over time of du'dy is at least that of input |du|^2 + output |dy|^2, from equal states; contracting
-    besides. There must be as many outputs as inputs.
+    """The sum over time of du'dy is at least that of ``input |du|^2 + output |dy|^2``, from equal states.
 
-    input, output: the two indices, not negative and with input * output < 1/4, beyond which nothing is so passive.
-    rate: as that of `Contracting`.
+    It is contracting besides. There must be as many outputs as inputs.
+
+    Args:
+        input: the index of the input, not negative.
+        output: the index of the output, not negative; input * output < 1/4, beyond which nothing is so passive.
+        rate: in (0, 1], the factor a step by which states approach each other, in the norm of some P, under equal
+            inputs; at 1 they approach all the same, at no promised speed.
+
+    Raises:
+        InvalidInput: for values outside these ranges.
+
+    Examples:
+        >>> ren = lben.REN(1, 2, 3, 1, behaviour=lben.Passive())
+        >>> u = torch.randn(2, 10, 1, 1)
+        >>> bool(((u[0] - u[1]) * (ren(u[0]) - ren(u[1]))).sum() >= 0)
+        True
     """
 
     input: float = 0.0
@@ -104,10 +167,26 @@ class Passive(Behaviour):
 
 @dataclass(frozen=True)
 class Dissipative(Behaviour):
-    """s(du, dy) = dy'Q dy + 2 du'S dy + du'R du for a Q, S and R of one's own; contracting besides.
+    """A promise of your own: ``s(du, dy) = dy'Q dy + 2 du'S dy + du'R du``; contracting besides.
 
-    Q: (p, p), symmetric and negative semidefinite. S: (d, p). R: (d, d), symmetric. Tensors, or rows of numbers.
-    rate: as that of `Contracting`. R - S Q^-1 S' must be positive definite, or no network can keep the promise.
+    ``R - S Q^-1 S'`` must be positive definite, or no network can keep the promise.
+
+    Args:
+        Q: of shape (p, p), symmetric and negative semidefinite: a tensor, or rows of numbers.
+        S: of shape (d, p).
+        R: of shape (d, d), symmetric.
+        rate: in (0, 1], the factor a step by which states approach each other, in the norm of some P, under equal
+            inputs; at 1 they approach all the same, at no promised speed.
+
+    Raises:
+        InvalidInput: if the matrices are none of these, or no network can keep the promise.
+
+    Examples:
+        A gain of 1 from the first input, and of 0.1 from the second.
+
+        >>> supply = lben.Dissipative(Q=[[-1.0]], S=[[0.0], [0.0]], R=[[1.0, 0.0], [0.0, 0.01]])
+        >>> bool(lben.certify(lben.REN(2, 2, 3, 1, behaviour=supply)))
+        True
     """
 
     Q: Any

@@ -19,11 +19,31 @@ from lben.solvers.splitting import Splitting, SplittingIteration
 
 @dataclass(frozen=True, kw_only=True)
 class Anderson(Solver):
-    """Extrapolates the fixed-point iteration u+ = T(u) of `method` from its last `memory` steps.
+    """Anderson acceleration: extrapolates the iteration ``u+ = T(u)`` of another method from its last steps.
 
-    u+ = T(u_k) - sum of g_i (T(u_i+1) - T(u_i)), with g the least-squares fit of the last differences to T(u_k) - u_k,
-    sample by sample. A sample whose |T(u) - u| has grown forgets its memory and makes a plain step, so that it
-    converges where the method does. The options of `method` other than its alpha are not used.
+    ``u+ = T(u_k) - sum of g_i (T(u_i+1) - T(u_i))``, with g the least-squares fit of the last differences to T(u_k) -
+    u_k, sample by sample. A sample whose ``|T(u) - u|`` has grown forgets its memory and makes a plain step, so that it
+    converges where the method does.
+
+    Args:
+        tolerance: the largest residual ``|c - z| / |z|`` that a sample may have, forward and in the linear equation of
+            the gradient; above 0.
+        max_iterations: how many iterations to make at most.
+        on_failure: what to do when they are not enough: "raise" `NotConverged`; "warn" and return what there is;
+            "fallback" to a safe method for the samples that failed, with a warning (Newton's, or forward-backward
+            splitting where W has no resolvent). None: fall back in training mode, raise in evaluation.
+        backward: the solver of the gradient's equation; None: this one.
+        method: `PeacemanRachford`, `DouglasRachford` or `ForwardBackward`; of its options, alpha alone is used.
+        memory: how many steps are remembered, at least 1.
+
+    Raises:
+        InvalidInput: for another method, or a value outside these ranges.
+
+    Examples:
+        >>> solver = lben.Anderson(method=lben.ForwardBackward(), memory=3)
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0, solver=solver)
+        >>> bool(net.solve(torch.tensor([[1.0, -1.0]])))
+        True
     """
 
     method: Splitting = field(default_factory=PeacemanRachford)

@@ -14,9 +14,28 @@ from lben.solvers.base import Iteration, Problem, Solved, Solver
 
 @dataclass(frozen=True, kw_only=True)
 class BackSubstitution(Solver):
-    """z_k = sigma(W_k1 z_1 + .. + W_k,k-1 z_k-1 + b_k) for the layers k = 1, 2, ..: one sweep, exact to rounding.
+    """One sweep over the layers of a feed-forward network, exact to rounding.
 
-    For a strictly block lower triangular W alone, as `from_sequential` makes them; the adjoint is swept backwards.
+    ``z_k = sigma(W_k1 z_1 + .. + W_k,k-1 z_k-1 + b_k)`` for the layers k = 1, 2, .., for a strictly block lower
+    triangular W alone, as `from_sequential` and an acyclic `REN` have it; the gradient is swept backwards.
+
+    Args:
+        tolerance: the largest residual ``|c - z| / |z|`` that a sample may have, forward and in the linear equation of
+            the gradient; above 0.
+        max_iterations: how many iterations to make at most.
+        on_failure: what to do when they are not enough: "raise" `NotConverged`; "warn" and return what there is;
+            "fallback" to a safe method for the samples that failed, with a warning (Newton's, or forward-backward
+            splitting where W has no resolvent). None: fall back in training mode, raise in evaluation.
+        backward: the solver of the gradient's equation; None: this one.
+
+    Raises:
+        InvalidInput: for a value outside these ranges; and, when a network is called, if W has another form.
+
+    Examples:
+        >>> module = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        >>> net = lben.from_sequential(module)
+        >>> net.solve(torch.tensor([[1.0, -1.0]])).iterations
+        1
     """
 
     max_iterations: int = 1

@@ -90,13 +90,34 @@ class Iteration(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Solver(ABC):
-    """A method and its options.
+    """What every solver is: a method that finds ``z = sigma(W z + b)``, as a frozen record of its options.
 
-    tolerance: bound on the residual |c - z| / |z| of every sample, forward and backward.
-    max_iterations: when to give up.
-    on_failure: what to do then: "raise" NotConverged, "warn" and return what there is, or "fallback" to Newton's
-        method for the samples that failed, with a warning. None: fall back in training, raise in evaluation.
-    backward: the solver of the adjoint problem, which gives gradients; None: this one.
+    Give one to a network when it is made, or assign it to ``net.solver`` at any time. Solvers differ in speed alone:
+    each returns a z whose residual is within the tolerance, or says that it has none.
+
+    Args:
+        tolerance: the largest residual ``|c - z| / |z|`` that a sample may have, forward and in the linear equation of
+            the gradient; above 0.
+        max_iterations: how many iterations to make at most.
+        on_failure: what to do when they are not enough: "raise" `NotConverged`; "warn" and return what there is;
+            "fallback" to a safe method for the samples that failed, with a warning (Newton's, or forward-backward
+            splitting where W has no resolvent). None: fall back in training mode, raise in evaluation.
+        backward: the solver of the gradient's equation; None: this one.
+
+    Raises:
+        InvalidInput: for a value outside these ranges.
+
+    Examples:
+        Every solver finds the same equilibrium.
+
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> isinstance(net.solver, lben.Solver)
+        True
+        >>> x = torch.tensor([[1.0, -1.0]])
+        >>> z = net.solve(x).z
+        >>> net.solver = lben.Newton(tolerance=1e-6)
+        >>> torch.allclose(net.solve(x).z, z, atol=1e-3)
+        True
     """
 
     tolerance: float = 1e-4
@@ -114,7 +135,11 @@ class Solver(ABC):
             check_solver(self.backward)
 
     def describe(self) -> dict[str, Any]:
-        """Its name and its options, as plain values."""
+        """Its name and its options.
+
+        Returns:
+            Plain values, as a file keeps them.
+        """
         return describe_record(self)
 
     @property
@@ -129,14 +154,37 @@ class Solver(ABC):
 
     @abstractmethod
     def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
-        """The iteration at its first point: zero, a given z, or the state of an earlier solution."""
+        """The iteration at its first point; networks call it, users do not.
+
+        Args:
+            problem: the operator of W, the activation, and b of shape (batch, n).
+            start: a z, or the solution of an earlier problem, to start from; None: from nothing.
+
+        Returns:
+            An iteration, which the loop of all solvers advances.
+        """
 
     def first_burst(self, problem: Problem) -> int:
-        """How many iterations to make before the residual is looked at."""
+        """How many iterations to make before the residual is looked at.
+
+        Args:
+            problem: what is to be solved.
+
+        Returns:
+            A number of at least 1.
+        """
         return 8
 
     def next_burst(self, worst: float, taken: int) -> int:
-        """How many more, if the worst residual, after so many iterations, goes on to fall as it has from 1."""
+        """How many more iterations, if the residual goes on to fall as it has from 1.
+
+        Args:
+            worst: the largest residual of the batch.
+            taken: the iterations made so far.
+
+        Returns:
+            A number of at least 1.
+        """
         if not worst < 1:
             return max(4, taken // 2)
         needed = taken * math.log(self.tolerance / worst) / math.log(worst)

@@ -67,14 +67,41 @@ def oracle(problem: Problem, v: Tensor, m: float) -> Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Extragradient(Splitting):
-    """z+ = the projection of z, in the Lambda norm, on what the oracle leaves at the test point of a forward step.
+    """A projection method without any inverse, at ease where the skew part of W rules.
 
-    The test point is prox^alpha(z - alpha A(z)), A(z) = (I - W) z - b; for alpha < 1/L its cut separates z from the
-    equilibrium. Two products with W an iteration, and about L/m iterations where forward-backward takes up to (L/m)^2.
+    z+ is the projection of z, in the Lambda norm, on what the half-space oracle of the neural ODE leaves at the test
+    point of a forward step, ``prox^alpha(z - alpha A(z))`` with A(z) = (I - W) z - b; for alpha < 1/L its cut separates
+    z from the equilibrium. Two products with W an iteration, and about L/m iterations where forward-backward takes up
+    to (L/m)^2.
+
+    Args:
+        tolerance: the largest residual ``|c - z| / |z|`` that a sample may have, forward and in the linear equation of
+            the gradient; above 0.
+        max_iterations: how many iterations to make at most.
+        on_failure: what to do when they are not enough: "raise" `NotConverged`; "warn" and return what there is;
+            "fallback" to a safe method for the samples that failed, with a warning (Newton's, or forward-backward
+            splitting where W has no resolvent). None: fall back in training mode, raise in evaluation.
+        backward: the solver of the gradient's equation; None: this one.
+        alpha: the step, a number above 0; "auto" chooses it from the weights.
+
+    Raises:
+        InvalidInput: for a value outside these ranges.
+
+    Examples:
+        >>> net = lben.MON(2, 4, 1, solver=lben.Extragradient(tolerance=1e-5))
+        >>> bool(net.solve(torch.tensor([[1.0, -1.0]])))
+        True
     """
 
     def automatic_alpha(self, operator: Operator) -> float:
-        """0.9/L; with m <= 0 nothing is proved."""
+        """0.9/L; with m <= 0 nothing is proved.
+
+        Args:
+            operator: that of W.
+
+        Returns:
+            A step above 0.
+        """
         return _SHARE / operator.norm if operator.norm > 0 else 1.0
 
     def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:

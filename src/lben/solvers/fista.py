@@ -15,15 +15,45 @@ from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
 
 @dataclass(frozen=True, kw_only=True)
 class FISTA(Splitting):
-    """Forward-backward steps with Nesterov's momentum.
+    """Forward-backward steps with Nesterov's momentum; the default where the metric has one entry a pixel.
 
-    It is proved to converge for S = 0 only, that is, where Lambda W is symmetric. Elsewhere momentum can diverge,
-    so each sample watches its own steps: where a step grows or turns against the momentum, the momentum is dropped,
-    and what is left is forward-backward splitting, which converges at the step c.
+    It is proved to converge for S = 0 only, that is, where Lambda W is symmetric. Elsewhere momentum can diverge, so
+    each sample watches its own steps: where a step grows or turns against the momentum, the momentum is dropped, and
+    what is left is forward-backward splitting, which converges at the step c.
+
+    Args:
+        tolerance: the largest residual ``|c - z| / |z|`` that a sample may have, forward and in the linear equation of
+            the gradient; above 0.
+        max_iterations: how many iterations to make at most.
+        on_failure: what to do when they are not enough: "raise" `NotConverged`; "warn" and return what there is;
+            "fallback" to a safe method for the samples that failed, with a warning (Newton's, or forward-backward
+            splitting where W has no resolvent). None: fall back in training mode, raise in evaluation.
+        backward: the solver of the gradient's equation; None: this one.
+        alpha: the step, a number above 0; "auto" chooses it from the weights.
+
+    Raises:
+        InvalidInput: for a value outside these ranges.
+
+    Examples:
+        A convolutional network with one entry of the metric a pixel has no resolvent, and FISTA needs none.
+
+        >>> net = lben.ConvLBEN((1, 8, 8), 2, 3, gamma=1.0, metric="pixel")
+        >>> isinstance(net.solver, lben.FISTA)
+        True
+        >>> net.solver = lben.FISTA(tolerance=1e-6)
+        >>> bool(net.solve(torch.rand(2, 1, 8, 8)))
+        True
     """
 
     def automatic_alpha(self, operator: Operator) -> float:
-        """1/L where Lambda W is symmetric, else c, which is at most 1/L; with m <= 0 1/L is a guess."""
+        """1/L where Lambda W is symmetric, else c, which is at most 1/L; with m <= 0 1/L is a guess.
+
+        Args:
+            operator: that of W.
+
+        Returns:
+            A step above 0.
+        """
         return operator.forward_step()
 
     def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:

@@ -22,12 +22,31 @@ _NEWTON_ENTRIES = 2**23  # matrix entries that one batch of dense solves may hol
 
 @dataclass(frozen=True, kw_only=True)
 class Newton(Solver):
-    """z+ = z - (I - J W)^-1 (z - sigma(W z + b)), J = sigma'(W z + b): a few steps, each a linear solve.
+    """Semismooth Newton: a few steps, each a linear solve, made safe by Peaceman-Rachford.
 
-    It starts from six Peaceman-Rachford steps. A sample whose Newton step does not halve its defect goes back to
-    Peaceman-Rachford, for longer each time, so that every sample converges wherever that method does.
-    For polishing and certifying; too slow for training. The solve is dense, sample by sample, where W is a matrix;
-    where it is a convolution, a few accelerated Peaceman-Rachford steps on the linear problem.
+    ``z+ = z - (I - J W)^-1 (z - sigma(W z + b))`` with J = sigma'(W z + b). It starts from six Peaceman-Rachford steps.
+    A sample whose Newton step does not halve its defect goes back to Peaceman-Rachford, for longer each time, so that
+    every sample converges wherever that method does. For polishing and certifying; too slow for training. The solve is
+    dense, sample by sample, where W is a matrix; where it is a convolution, a few accelerated steps on the linear
+    problem.
+
+    Args:
+        tolerance: the largest residual ``|c - z| / |z|`` that a sample may have, forward and in the linear equation of
+            the gradient; above 0.
+        max_iterations: how many iterations to make at most.
+        on_failure: what to do when they are not enough: "raise" `NotConverged`; "warn" and return what there is;
+            "fallback" to a safe method for the samples that failed, with a warning (Newton's, or forward-backward
+            splitting where W has no resolvent). None: fall back in training mode, raise in evaluation.
+        backward: the solver of the gradient's equation; None: this one.
+
+    Raises:
+        InvalidInput: for a value outside these ranges.
+
+    Examples:
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0, dtype=torch.float64, solver=lben.Newton(tolerance=1e-12))
+        >>> solution = net.solve(torch.tensor([[1.0, -1.0]], dtype=torch.float64))
+        >>> float(solution.residual) <= 1e-12
+        True
     """
 
     max_iterations: int = 100

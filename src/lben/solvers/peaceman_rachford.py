@@ -16,10 +16,36 @@ from lben.solvers.unit_steps import UnitSteps
 
 @dataclass(frozen=True, kw_only=True)
 class PeacemanRachford(Splitting):
-    """u+ = C_A C_B u, with the Cayley operators of A(z) = (I - W) z - b and of the subdifferential of f.
+    """Peaceman-Rachford splitting, the default solver: ``u+ = C_A C_B u`` with two Cayley operators.
 
-    With w = 2 prox(u) - u and R = (I + alpha (I - W))^-1 one iteration is u+ = (2R - I) w + 2 alpha R b.
-    It converges for every alpha > 0 if the metric proves m > 0.
+    A(z) = (I - W) z - b, and B is the subdifferential of the activation's f. With w = 2 prox(u) - u and R = (I + alpha
+    (I - W))^-1 one iteration is ``u+ = (2R - I) w + 2 alpha R b``. It converges for every alpha > 0 if the metric
+    proves m > 0. I + alpha (I - W) is factored once for all iterations. With alpha="auto" and an activation that is its
+    own prox, such as ReLU, every unit may get a step of its own.
+
+    Args:
+        tolerance: the largest residual ``|c - z| / |z|`` that a sample may have, forward and in the linear equation of
+            the gradient; above 0.
+        max_iterations: how many iterations to make at most.
+        on_failure: what to do when they are not enough: "raise" `NotConverged`; "warn" and return what there is;
+            "fallback" to a safe method for the samples that failed, with a warning (Newton's, or forward-backward
+            splitting where W has no resolvent). None: fall back in training mode, raise in evaluation.
+        backward: the solver of the gradient's equation; None: this one.
+        alpha: the step, a number above 0; "auto" chooses it from the weights.
+
+    Raises:
+        InvalidInput: for a value outside these ranges.
+
+    Examples:
+        A tolerance decides how close to the equilibrium an output is.
+
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0, dtype=torch.float64)
+        >>> x = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
+        >>> for tolerance in (1e-2, 1e-10):
+        ...     net.solver = lben.PeacemanRachford(tolerance=tolerance)
+        ...     print(float(net.solve(x).residual) <= tolerance)
+        True
+        True
     """
 
     @property
@@ -27,8 +53,16 @@ class PeacemanRachford(Splitting):
         return True
 
     def automatic_alpha(self, operator: Operator) -> float:
-        """sqrt(c/m), the best for what m and c tell: 1/sqrt(m L) if I - W is symmetric in the metric, and
-        about 1/L if its skew part rules. With m <= 0 nothing is proved and 1/L is a guess.
+        """sqrt(c/m), the best for what m and c tell.
+
+        That is 1/sqrt(m L) if I - W is symmetric in the metric, and about 1/L if its skew part rules. With m <= 0
+        nothing is proved and 1/L is a guess.
+
+        Args:
+            operator: that of W.
+
+        Returns:
+            A step above 0.
         """
         return operator.balanced_step()
 
@@ -36,6 +70,12 @@ class PeacemanRachford(Splitting):
         """A fit to what trained networks need: a look too early costs as much as three iterations too many.
 
         With steps of their own units need fewer, and a look costs less than one iteration.
+
+        Args:
+            problem: what is to be solved.
+
+        Returns:
+            A number from 1 to 64.
         """
         own = problem.operator.own_rate() if self._takes_own_steps(problem) else None
         if own is not None:
@@ -61,7 +101,28 @@ class PeacemanRachford(Splitting):
 
 @dataclass(frozen=True, kw_only=True)
 class DouglasRachford(PeacemanRachford):
-    """u+ = (u + C_A C_B u)/2: slower than Peaceman-Rachford, and safe also where I - W is barely monotone."""
+    """Douglas-Rachford splitting, ``u+ = (u + C_A C_B u)/2``: slower than Peaceman-Rachford, and safer.
+
+    It is safe also where I - W is barely monotone.
+
+    Args:
+        tolerance: the largest residual ``|c - z| / |z|`` that a sample may have, forward and in the linear equation of
+            the gradient; above 0.
+        max_iterations: how many iterations to make at most.
+        on_failure: what to do when they are not enough: "raise" `NotConverged`; "warn" and return what there is;
+            "fallback" to a safe method for the samples that failed, with a warning (Newton's, or forward-backward
+            splitting where W has no resolvent). None: fall back in training mode, raise in evaluation.
+        backward: the solver of the gradient's equation; None: this one.
+        alpha: the step, a number above 0; "auto" chooses it from the weights.
+
+    Raises:
+        InvalidInput: for a value outside these ranges.
+
+    Examples:
+        >>> net = lben.MON(2, 4, 1, solver=lben.DouglasRachford(tolerance=1e-5))
+        >>> net.solve(torch.tensor([[1.0, -1.0]])).converged
+        tensor([True])
+    """
 
     def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
         return _DouglasRachford(problem, self.step_size(problem.operator), start)

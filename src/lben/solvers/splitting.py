@@ -29,12 +29,26 @@ class Splitting(Solver):
             checks.positive("alpha", self.alpha)
 
     def step_size(self, operator: Operator) -> float:
-        """The alpha in use for this operator."""
+        """The alpha in use.
+
+        Args:
+            operator: that of W.
+
+        Returns:
+            The given alpha, or the automatic one.
+        """
         return self.automatic_alpha(operator) if self.alpha == "auto" else float(self.alpha)
 
     @abstractmethod
     def automatic_alpha(self, operator: Operator) -> float:
-        """The alpha that the weights suggest."""
+        """The alpha that the weights suggest.
+
+        Args:
+            operator: that of W.
+
+        Returns:
+            A step above 0.
+        """
 
 
 class SplittingIteration(Iteration):

@@ -10,6 +10,7 @@ from torch import Tensor
 from lben.errors import InvalidInput
 
 Augmentation = Literal["flip"]
+"""What is done to training images, each epoch anew: "flip", half of them mirrored, left to right."""
 
 
 class Augmented:

@@ -20,7 +20,17 @@ _EVALUATION_UNITS = 2**22  # hidden units of a whole batch: more of them leave t
 class Data(Protocol):
     """What a network learns from: numbered samples to train on, others to test on, and what counts as an error.
 
-    unanswered_error is the error of a test sample for which the network has no answer.
+    `lben.data.ImageData`, `ClassificationData` and `RegressionData` are such data; a class of your own with these
+    methods is, too.
+
+    Attributes:
+        unanswered_error: the error of a test sample for which the network has no answer.
+
+    Examples:
+        >>> x, y = torch.rand(8, 2), torch.zeros(8, dtype=torch.int64)
+        >>> data = lben.data.ClassificationData(x, y, x, y)
+        >>> len(data), data.words(0.25)
+        (8, '25.00 %')
     """
 
     @property
@@ -30,24 +40,70 @@ class Data(Protocol):
         """How many samples there are to train on."""
 
     def batch(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of some of them."""
+        """Inputs and targets of some of the samples to train on.
+
+        Args:
+            index: their numbers.
+            dtype: of the inputs.
+
+        Returns:
+            Inputs and targets, samples first.
+        """
 
     def test_batches(self, size: int, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets of all test samples, so many at a time."""
+        """Inputs and targets of all test samples, so many at a time.
+
+        Args:
+            size: how many.
+            dtype: of the inputs.
+
+        Returns:
+            An iterator of inputs and targets.
+        """
 
     def errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The error of each sample, shape (batch,), in double precision."""
+        """The error of each sample.
+
+        Args:
+            outputs: those of the network.
+            targets: of as many samples.
+
+        Returns:
+            A tensor of shape (batch,), in double precision.
+        """
 
     def words(self, error: float) -> str:
-        """A mean error as people read it."""
+        """A mean error as people read it.
+
+        Args:
+            error: the mean of what `errors` gives.
+
+        Returns:
+            A short text.
+        """
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One row of the history: means over the training epoch, then the state after it, on the test samples.
+    """One row of the history that `fit` returns: means over the epoch, then the state after it, on the test samples.
 
-    lost: batches without an answer in training; unanswered: test samples without one, which count as wrong.
-    iterations, residual: of the equilibria of some test samples; None for a network that has none.
+    Attributes:
+        epoch: its number, from 1.
+        loss: the mean over the epoch.
+        train_error: the mean error over the epoch, while it was trained.
+        test_error: the mean error of the test samples after it.
+        rate: the learning rate of its last step.
+        seconds: how long it took.
+        lost: batches without an answer in training.
+        unanswered: test samples without one, which count as wrong.
+        iterations: of the equilibria of some test samples; None for a network that has none.
+        residual: the worst of those; None for a network that has none.
+
+    Examples:
+        >>> net, x = lben.LBEN(2, 4, 1, gamma=1.0), torch.randn(16, 2)
+        >>> history = lben.train.fit(net, (x, x[:, :1]), lben.train.TrainConfig(epochs=2), progress=False)
+        >>> [row.epoch for row in history], history[-1].lost
+        ([1, 2], 0)
     """
 
     epoch: int
@@ -62,7 +118,15 @@ class Epoch:
     residual: float | None
 
     def words(self, test_error: str, epochs: int) -> str:
-        """The row as a line of progress."""
+        """The row as a line of progress.
+
+        Args:
+            test_error: in words.
+            epochs: how many there are.
+
+        Returns:
+            A short text.
+        """
         state = f"epoch {self.epoch} of {epochs}: test error {test_error}"
         if self.iterations is not None and self.residual is not None:
             state += f", {self.iterations} iterations to {self.residual:.0e}"
@@ -72,7 +136,25 @@ class Epoch:
 
 
 def error_rate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, int]:
-    """The share of images with a wrong class, and how many have no answer at all, which are among the wrong."""
+    """The share of images with a wrong class.
+
+    Args:
+        net: a classifier, in any mode, which it keeps.
+        images: bytes, or floats in [0, 1], samples first.
+        labels: integers, one an image.
+
+    Returns:
+        The share, and how many images have no answer at all, which are among the wrong.
+
+    Raises:
+        InvalidInput: if an argument does not fit.
+
+    Examples:
+        >>> net, digits = lben.pretrained("mnist-gamma-1"), lben.data.embedded_mnist()
+        >>> error, unanswered = lben.train.error_rate(net, digits.test_images[:100], digits.test_labels[:100])
+        >>> error <= 0.1, unanswered
+        (True, 0)
+    """
     check_network(net)
     x, y = samples.images("images", images), samples.labels("labels", labels)
     return _test(net, ImageData(x[:0], y[:0], x, y))[:2]

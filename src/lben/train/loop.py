@@ -34,26 +34,48 @@ def fit(
     progress: Show = None,
     name: str = "training",
 ) -> list[Epoch]:
-    """Train a network on arrays, a data set of torch's, or anything that is `Data`; the history, one row an epoch.
+    """Train a network on arrays, a data set of torch's, or anything that is `Data`.
 
-    data: inputs and targets (X, y), tensors or numpy arrays, samples first; a torch `Dataset` of such pairs, fetched
-        when they are needed; a `DataLoader`, with batches and an order of its own; or `Data`, such as
-        lben.data.ImageData, with samples to test on in it. Integers as targets are classes, floats are regression, of
-        one number or of several, one a column. Inputs that are bytes are pixels, and become numbers in [0, 1].
-    config: the recipe; TrainConfig() if not given.
-    test: what the error after each epoch is of: the same forms as data; or the share of its samples that is kept aside
-        for that, by the seed of the recipe. If not given, it is the error on the very samples of the training.
-    folder: where `history.jsonl` and `checkpoint.safetensors` are written after every epoch, each in one piece. One
-        that holds a run already is refused, unless it is resumed.
-    resume: go on from the checkpoint there, if there is one, to the very weights that a run in one go ends with. It is
-        refused if its network, bound, activation, solver, normalisation, data or recipe are others, and for a
-        `DataLoader` with a generator or a sampler of its own, whose order a checkpoint does not know.
-    progress: True for a bar and a line an epoch, "lines" for those alone, False for nothing; if not given, a bar on a
-        terminal when it takes longer than some seconds.
-    Every batch goes to the device of the network, wherever the data are; random numbers are drawn on the CPU.
-    Raises Diverged, and leaves the last checkpoint as it was, if the loss or a parameter is no finite number.
-    In several processes (`torchrun`, after `torch.distributed.init_process_group`) every batch is shared between them
-    and gradients are summed: the weights are those of one process, within rounding.
+    Every batch goes to the device of the network, wherever the data are; random numbers are drawn on the CPU. In
+    several processes (`torchrun`, after `torch.distributed.init_process_group`) every batch is shared between them and
+    gradients are summed: the weights are those of one process, within rounding.
+
+    Args:
+        net: any module of samples, of lben's or not; a `REN`, which takes signals, is trained in a loop of your own.
+        data: inputs and targets (X, y), tensors or numpy arrays, samples first; a torch `Dataset` of such pairs,
+            fetched when they are needed; a `DataLoader`, with batches and an order of its own; or `Data`, such as
+            `lben.data.ImageData`, with samples to test on in it. Integers as targets are classes, floats are
+            regression, of one number or of several, one a column. Inputs that are bytes are pixels, and become numbers
+            in [0, 1].
+        config: the recipe; ``TrainConfig()`` if not given.
+        test: what the error after each epoch is of: the same forms as data; or the share of its samples that is kept
+            aside for that, by the seed of the recipe. If not given, it is the error on the very samples of the
+            training.
+        folder: where `history.jsonl` and `checkpoint.safetensors` are written after every epoch, each in one piece. One
+            that holds a run already is refused, unless it is resumed.
+        resume: go on from the checkpoint there, if there is one, to the very weights that a run in one go ends with. It
+            is refused if its network, bound, activation, solver, normalisation, data or recipe are others, and for a
+            `DataLoader` with a generator or a sampler of its own, whose order a checkpoint does not know.
+        progress: True for a bar and a line an epoch, "lines" for those alone, False for nothing; None: a bar on a
+            terminal when it takes longer than some seconds.
+        name: what the bar calls it.
+
+    Returns:
+        The history, one `Epoch` an epoch. The network is trained in place.
+
+    Raises:
+        Diverged: if the loss or a parameter is no finite number; the last checkpoint is left as it was.
+        InvalidInput: if an argument does not fit.
+
+    Examples:
+        >>> _ = torch.manual_seed(0)
+        >>> x = torch.randn(64, 2)
+        >>> y = (x[:, 0] > 0).long()
+        >>> net = lben.LBEN(2, 8, 2, gamma=5.0)
+        >>> recipe = lben.train.TrainConfig(epochs=20, batch_size=16, learning_rate=0.05)
+        >>> history = lben.train.fit(net, (x, y), recipe, test=0.25, progress=False)
+        >>> history[-1].test_error < 0.2
+        True
     """
     config = TrainConfig() if config is None else config
     if not isinstance(config, TrainConfig):

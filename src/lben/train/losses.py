@@ -19,14 +19,40 @@ _LEAST = 0.01  # share of the radius that a class is raised by even where it win
 
 
 class Loss(Protocol):
-    """What is minimised: a number from the network, its outputs and the targets, averaged over the batch."""
+    """What is minimised: a number from the network, its outputs and the targets, averaged over the batch.
+
+    Any function of these three will do; `CrossEntropy`, `Emma` and `MeanSquare` are such losses.
+
+    Examples:
+        >>> def absolute(net, outputs, targets):
+        ...     return (outputs - targets).abs().mean()
+        >>> recipe = lben.train.TrainConfig(epochs=1, loss=absolute)
+        >>> net, x = lben.LBEN(2, 4, 1, gamma=1.0), torch.randn(16, 2)
+        >>> history = lben.train.fit(net, (x, x[:, :1]), recipe, progress=False)
+        >>> len(history)
+        1
+    """
 
     def __call__(self, net: nn.Module, outputs: Tensor, targets: Tensor, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """Cross-entropy; `margin` is subtracted from the logit of the true class, which asks for that much distance."""
+    """Cross-entropy, which may ask for a margin.
+
+    Args:
+        margin: is subtracted from the logit of the true class, which asks for that much distance; finite.
+
+    Raises:
+        InvalidInput: for another margin; and, when it is called, for targets that are no classes.
+
+    Examples:
+        >>> logits, labels = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
+        >>> round(float(lben.train.CrossEntropy()(None, logits, labels)), 3)
+        0.127
+        >>> round(float(lben.train.CrossEntropy(margin=2.0)(None, logits, labels)), 3)
+        0.693
+    """
 
     margin: float = 0.0
 
@@ -46,7 +72,15 @@ class CrossEntropy:
             raise
 
     def each(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The same for each sample, shape (batch,)."""
+        """The same for each sample.
+
+        Args:
+            logits: of shape (batch, p).
+            labels: integers of shape (batch,).
+
+        Returns:
+            A tensor of shape (batch,).
+        """
         asked = logits - self.margin * F.one_hot(labels, logits.shape[-1])
         return F.cross_entropy(asked, labels, reduction="none")
 
@@ -55,12 +89,27 @@ class CrossEntropy:
 class Emma:
     """Cross-entropy with every wrong class as near as the radius to certify may bring it (EMMA, Hu et al. 2023).
 
-    With t the true class, K_tj a bound of the slope of y_t - y_j, and r_j = (y_t - y_j) / K_tj, the radius that the
-    sample has against class j already, the logits that count are y_j + e_j K_tj for j != t, where
-    e_j = min(max(r_j, epsilon / 100), epsilon) is taken as a constant. So a class that the sample is safe from keeps
-    the distance that is left, one that it is not safe from stands level with the true class, and one that wins stays.
-    epsilon: the radius. bound: K, in the units of epsilon: a number for all pairs, or a function of the network that
-        gives a number or a matrix (p, p), through which gradients flow.
+    With t the true class, K_tj a bound of the slope of y_t - y_j, and ``r_j = (y_t - y_j) / K_tj``, the radius that the
+    sample has against class j already, the logits that count are ``y_j + e_j K_tj`` for j != t, where ``e_j =
+    min(max(r_j, epsilon / 100), epsilon)`` is taken as a constant. So a class that the sample is safe from keeps the
+    distance that is left, one that it is not safe from stands level with the true class, and one that wins stays.
+
+    Args:
+        epsilon: the radius, above 0.
+        bound: K, in the units of epsilon: a number above 0 for all pairs, or a function of the network that gives a
+            number or a matrix (p, p), through which gradients flow.
+
+    Raises:
+        InvalidInput: for values outside these ranges.
+
+    Examples:
+        A network with gamma = 1 moves the difference of two outputs by at most sqrt(2) for each unit of its input.
+
+        >>> net = lben.LBEN(2, 4, 2, gamma=1.0)
+        >>> loss = lben.train.Emma(epsilon=0.1, bound=2**0.5)
+        >>> logits, labels = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
+        >>> float(loss(net, logits, labels)) > float(lben.train.CrossEntropy()(net, logits, labels))
+        True
     """
 
     epsilon: float
@@ -79,7 +128,16 @@ class Emma:
             raise
 
     def raised(self, net: nn.Module, logits: Tensor, labels: Tensor) -> Tensor:
-        """The logits that count, less the true one: (batch, p), 0 for the true class."""
+        """The logits that count, less the true one.
+
+        Args:
+            net: the network.
+            logits: of shape (batch, p).
+            labels: integers of shape (batch,).
+
+        Returns:
+            A tensor of shape (batch, p), 0 for the true class.
+        """
         slopes = torch.as_tensor(self.bound(net) if callable(self.bound) else self.bound).to(logits)
         slopes = slopes[labels] if slopes.dim() == 2 else slopes.expand_as(logits)
         behind = logits - logits.gather(-1, labels[:, None])
@@ -90,12 +148,28 @@ class Emma:
 
 @dataclass(frozen=True)
 class MeanSquare:
-    """The mean square of the differences between outputs and targets."""
+    """The mean square of the differences between outputs and targets.
+
+    Raises:
+        InvalidInput: when it is called, if targets do not have the shape of the outputs.
+
+    Examples:
+        >>> float(lben.train.MeanSquare()(None, torch.tensor([[1.0], [3.0]]), torch.tensor([[0.0], [0.0]])))
+        5.0
+    """
 
     def __call__(self, net: nn.Module, outputs: Tensor, targets: Tensor) -> Tensor:
         samples.check_targets(outputs, targets)
         return F.mse_loss(outputs, targets)
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The same for each sample, shape (batch,)."""
+        """The same for each sample.
+
+        Args:
+            outputs: of shape (batch, p).
+            targets: of shape (batch, p).
+
+        Returns:
+            A tensor of shape (batch,).
+        """
         return (outputs - targets).square().mean(dim=-1)

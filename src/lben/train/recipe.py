@@ -15,21 +15,43 @@ from lben.train.fingerprint import fingerprint
 from lben.train.losses import CrossEntropy, Loss
 
 Schedule = Literal["constant", "step", "one-cycle", "cosine"]
+"""How the learning rate goes: "constant", "step", "one-cycle" or "cosine"; see `TrainConfig`."""
 Optimizer = Literal["adam", "adamw", "sgd"]
+"""Optimizers of torch by name: "adam", "adamw" or "sgd", with a momentum of 0.9."""
 OnLost = Literal["skip", "stop"]
+"""What becomes of a batch in which the network has no answer: "skip" it and count it, or "stop"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How to train.
+    """How to train: a recipe for `fit`, which a checkpoint keeps.
 
-    loss: CrossEntropy(margin) or Emma(epsilon, bound) for classes, MeanSquare() for regression, or a function of
-        network, outputs and targets. Not given: CrossEntropy() where targets are integers, else MeanSquare().
-    schedule: "constant"; "step", by `step_factor` every `step_epochs`; "one-cycle", up for 30 % of the steps and down
-        for the rest, `learning_rate` at its peak; "cosine", down from the first step.
-    on_lost: what to do with a batch in which the network has no answer (an unconstrained network may lose its
-        equilibrium): "skip" it and count it, or "stop".
-    augment: what is done to training images, each epoch anew: None, or "flip", half of them mirrored, left to right.
+    Args:
+        epochs: how often all samples are seen.
+        batch_size: samples a step.
+        optimizer: "adam", "adamw" or "sgd", with a momentum of 0.9.
+        learning_rate: above 0.
+        weight_decay: not negative.
+        schedule: "constant"; "step", by `step_factor` every `step_epochs`; "one-cycle", up for 30 % of the steps and
+            down for the rest, `learning_rate` at its peak; "cosine", down from the first step.
+        step_epochs: of schedule="step".
+        step_factor: of schedule="step", above 0.
+        loss: ``CrossEntropy(margin)`` or ``Emma(epsilon, bound)`` for classes, ``MeanSquare()`` for regression, or a
+            function of network, outputs and targets. None: cross-entropy where targets are integers, else the mean
+            square.
+        seed: of the order of samples, of augmentation, and of what `fit` keeps aside.
+        on_lost: what to do with a batch in which the network has no answer (an unconstrained network may lose its
+            equilibrium): "skip" it and count it, or "stop".
+        augment: what is done to training images, each epoch anew: None, or "flip", half of them mirrored, left to
+            right.
+
+    Raises:
+        InvalidInput: for a value outside these ranges.
+
+    Examples:
+        >>> recipe = lben.train.TrainConfig(epochs=10, learning_rate=0.1, schedule="step", step_epochs=5)
+        >>> recipe.rate(step=0, steps_per_epoch=100), round(recipe.rate(step=500, steps_per_epoch=100), 6)
+        (0.1, 0.01)
     """
 
     epochs: int = 10
@@ -68,7 +90,18 @@ class TrainConfig:
             checks.choice("augment", self.augment, ("flip",))
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
-        """The learning rate of a step: a function of its number alone, so that resuming needs no state."""
+        """The learning rate of a step: a function of its number alone, so that resuming needs no state.
+
+        Args:
+            step: its number, from 0.
+            steps_per_epoch: how many steps an epoch has.
+
+        Returns:
+            A number above 0.
+
+        Raises:
+            InvalidInput: for numbers that are none of these.
+        """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise InvalidInput(f"step must be an integer of at least 0, not {step!r}.")
         total = self.epochs * checks.count("steps_per_epoch", steps_per_epoch)
@@ -85,7 +118,11 @@ class TrainConfig:
         return self.learning_rate * (4e-6 + (1 - 4e-6) * _swing((step - rise) / (total - rise)))
 
     def description(self) -> dict[str, Any]:
-        """The options as plain values, by which a checkpoint recognises its run."""
+        """The options as plain values, by which a checkpoint recognises its run.
+
+        Returns:
+            A dictionary that JSON can hold.
+        """
         loss = CrossEntropy() if self.loss is None else self.loss  # what is not said is that of classes
         known = {**asdict(self), "loss": fingerprint(loss)}
         if self.augment is None:

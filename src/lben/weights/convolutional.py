@@ -19,12 +19,27 @@ from lben.weights.dense import Weights
 from lben.weights.record import Record, image_rows
 
 Metric = Literal["channel", "pixel", "identity"]
+"""Which entries the metric Lambda of a convolution has: one a "channel", one a "pixel", or "identity"."""
 _LARGEST_DENSE = 2**26  # entries of a W that `dense` is willing to form
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The image (channels, height, width), the zeros put around it, and the square that is averaged for the output."""
+    """The image that a convolutional network takes, what is put around it, and what is averaged for the output.
+
+    Args:
+        in_shape: channels, height and width of an image.
+        padding: how many zeros are put around it on all sides.
+        pool: the side of the squares that are averaged; it divides the padded image.
+
+    Raises:
+        InvalidInput: if these are no sizes, or do not fit each other.
+
+    Examples:
+        >>> geometry = lben.Geometry((3, 32, 32), padding=2, pool=4)
+        >>> geometry.shape, geometry.in_features
+        ((36, 36), 3072)
+    """
 
     in_shape: tuple[int, int, int]
     padding: int
@@ -56,7 +71,15 @@ class Geometry:
         return self.in_shape[0] * self.in_shape[1] * self.in_shape[2]
 
     def rows(self, name: str, x: Tensor) -> Tensor:
-        """Images, or rows of their features, as rows."""
+        """Images, or rows of their features, as rows.
+
+        Args:
+            name: what an error calls them.
+            x: of shape (..., channels, height, width) or (..., features).
+
+        Returns:
+            A tensor of shape (..., features).
+        """
         return image_rows(name, x, self.in_shape)
 
     def inject(self, x: Tensor, U: Tensor, bz: Tensor | None) -> Tensor:
@@ -64,6 +87,14 @@ class Geometry:
 
         Where a patch of the image has no more entries than the hidden layer has channels, patches are multiplied from
         the left, in the order in which hidden units lie in memory: half of the time, with nothing to be transposed.
+
+        Args:
+            x: rows of features.
+            U: the kernel, of shape (C, c, k, k).
+            bz: one a channel, of shape (C,), or None.
+
+        Returns:
+            Rows of hidden units.
         """
         image = F.pad(x.reshape(len(x), *self.in_shape), (self.padding,) * 4)
         image = F.pad(image, (U.shape[-1] // 2,) * 4, mode="circular")
@@ -79,11 +110,27 @@ class Geometry:
         return hidden.reshape(len(U) * self.pixels, len(x)).T
 
     def readout(self, z: Tensor, Wo: Tensor, by: Tensor) -> Tensor:
-        """Wo z + by for rows z, as a product from the left: that is how they lie in memory."""
+        """Wo z + by for rows z, as a product from the left: that is how they lie in memory.
+
+        Args:
+            z: rows of hidden units.
+            Wo: of shape (p, C, height/pool, width/pool).
+            by: of shape (p,).
+
+        Returns:
+            Rows of outputs.
+        """
         return torch.addmm(by[:, None], self.spread(Wo), z.T).T
 
     def spread(self, Wo: Tensor) -> Tensor:
-        """Average pooling and linear output as one matrix: from (p, C, height/pool, width/pool) to (p, n)."""
+        """Average pooling and linear output as one matrix.
+
+        Args:
+            Wo: of shape (p, C, height/pool, width/pool).
+
+        Returns:
+            A matrix of shape (p, n).
+        """
         wide = (Wo / self.pool**2).permute(0, 2, 3, 1)
         return wide.repeat_interleave(self.pool, 1).repeat_interleave(self.pool, 2).flatten(1)
 
@@ -114,12 +161,34 @@ class ConvSizes:
 
 @dataclass(frozen=True, eq=False)
 class ConvWeights(ConvSizes, Record):
-    """z = sigma(W z + U x + bz), y = Wo z + by, with W given by Lam (I - W) = T + (Wo'Wo + Lam U U' Lam)/(2 gamma).
+    """The explicit weights of a convolutional network: kernels in place of matrices.
 
-    T and U are circular convolutions, U after zeros were put around the image; without gamma the last term is missing.
-    Hidden units are ordered by row, column and channel: z.reshape(..., *geometry.shape, channels).
-    Shapes: T (C, C, k, k), U (C, c, k, k), bz (C,), Wo (p, C, height/pool, width/pool), by (p,); `entries` of the
-    metric Lam are (C,), or (height, width) for metric "pixel", or None where no metric is known: W = I - T then.
+    ``z = sigma(W z + U x + bz)``, ``y = Wo z + by``, with W given by
+    ``Lam (I - W) = T + (Wo'Wo + Lam U U' Lam)/(2 gamma)``; without gamma the last term is missing. T and U are circular
+    convolutions, U after zeros were put around the image. Hidden units are ordered by row, column and channel:
+    ``z.reshape(..., *geometry.shape, channels)``.
+
+    Args:
+        T: a kernel, of shape (C, C, l, l), l odd; in a `ConvLBEN` and a `ConvMON` it is 2 k - 1.
+        U: a kernel, of shape (C, c, k, k), k odd.
+        bz: one a channel, of shape (C,).
+        Wo: of shape (p, C, height/pool, width/pool).
+        by: of shape (p,).
+        entries: those of the metric Lam: of shape (C,), or (height, width) for metric="pixel"; None where no metric is
+            known: W = I - T then.
+        metric: which entries these are, a `Metric`.
+        geometry: the image, its padding and its pooling.
+        gamma: the Lipschitz bound that the metric is meant to prove; None where only well-posedness is meant.
+
+    Raises:
+        InvalidInput: if shapes, dtypes or devices do not fit each other.
+
+    Examples:
+        A small one is the same function as dense weights.
+
+        >>> weights = lben.ConvLBEN((1, 4, 4), 2, 3, gamma=1.0).weights()
+        >>> weights.T.shape, weights.dense().W.shape
+        (torch.Size([2, 2, 5, 5]), torch.Size([32, 32]))
     """
 
     T: Tensor
@@ -169,11 +238,19 @@ class ConvWeights(ConvSizes, Record):
         return self.entries.repeat(self.geometry.pixels)
 
     def metric_entries(self) -> Tensor:
-        """The entries of the metric; ones where none is known."""
+        """The entries of the metric.
+
+        Returns:
+            Ones where none is known.
+        """
         return torch.ones_like(self.bz) if self.entries is None else self.entries
 
     def metric_diagonal(self) -> Tensor:
-        """The diagonal of Lambda, shape (n,); ones where none is known."""
+        """The diagonal of Lambda.
+
+        Returns:
+            Of shape (n,); ones where none is known.
+        """
         lam = self.lam
         return self.bz.new_ones(self.hidden_features) if lam is None else lam
 
@@ -194,7 +271,14 @@ class ConvWeights(ConvSizes, Record):
         return self.geometry.readout(z, self.Wo, self.by)
 
     def operator(self, *, monotonicity_bound: float | None = None) -> FourierOperator | PixelOperator:
-        """W as an operator in its metric."""
+        """W as an operator in its metric.
+
+        Args:
+            monotonicity_bound: a lower bound of m that is known already.
+
+        Returns:
+            What solvers take.
+        """
         shape, bounded = self.geometry.shape, self.gamma is not None
         if self.metric == "pixel" and self.lam is not None:
             return PixelOperator(
@@ -217,7 +301,14 @@ class ConvWeights(ConvSizes, Record):
         return FourierOperator(kernel, shape, self.entries, P=P, Q=Q, monotonicity_bound=monotonicity_bound)
 
     def dense(self) -> Weights:
-        """The same weights as matrices, for small networks; raises InvalidInput for large ones."""
+        """The same weights as matrices, for small networks.
+
+        Returns:
+            A `Weights`.
+
+        Raises:
+            InvalidInput: if W would have more than 2^26 entries.
+        """
         n = self.hidden_features
         if n**2 > _LARGEST_DENSE:
             raise InvalidInput(f"A dense W would have {n} x {n} entries: use the convolutional weights as they are.")
@@ -230,7 +321,11 @@ class ConvWeights(ConvSizes, Record):
         return Weights(W, U, bz, self.output, self.by, self.lam, self.gamma)
 
     def symbols(self) -> tuple[Tensor, Tensor, Grid]:
-        """T and U at every frequency, complex, shapes (frequencies, C, C) and (frequencies, C, c)."""
+        """T and U at every frequency, complex.
+
+        Returns:
+            Tensors of shape (frequencies, C, C) and (frequencies, C, c), and the grid of frequencies.
+        """
         grid = Grid(*self.geometry.shape, self.T)
         return torch.complex(*grid.symbol(self.T)), torch.complex(*grid.symbol(self.U)), grid
 

@@ -35,12 +35,31 @@ class DenseSizes:
 
 @dataclass(frozen=True, eq=False)
 class Weights(DenseSizes, Record):
-    """z = sigma(W z + U x + bz), y = Wo z + D x + by (Equation `implicit`), with what proves it.
+    """The explicit weights of a dense network: ``z = sigma(W z + U x + bz)``, ``y = Wo z + D x + by``.
 
-    Shapes: W (n, n), U (n, d), bz (n,), Wo (p, n), by (p,), lam (n,) or None, D (p, d) or None.
-    `D` is a feed-through, past the hidden units; None where there is none, as in the paper.
-    `lam` is the diagonal of the metric Lambda of Conditions `W` and `lipschitz`; None where none is known.
-    `gamma` is the Lipschitz bound that `lam` is meant to prove; None where only well-posedness is meant.
+    All verbs of the library take them in place of a network (Equation `implicit`); sigma is then ReLU unless one is
+    given.
+
+    Args:
+        W: of shape (n, n).
+        U: of shape (n, d).
+        bz: of shape (n,).
+        Wo: of shape (p, n).
+        by: of shape (p,).
+        lam: the diagonal of the metric Lambda of Conditions `W` and `lipschitz`, of shape (n,); None where none is
+            known.
+        gamma: the Lipschitz bound that lam is meant to prove; None where only well-posedness is meant.
+        D: a feed-through past the hidden units, of shape (p, d); None where there is none, as in the paper.
+
+    Raises:
+        InvalidInput: if shapes, dtypes or devices do not fit each other.
+
+    Examples:
+        >>> zero = torch.zeros(2, 2)
+        >>> eye, none = torch.eye(2), torch.zeros(2)
+        >>> weights = lben.Weights(zero, eye, none, 3 * eye, none)
+        >>> round(lben.tightest_bound(weights).gamma, 3)
+        3.0
     """
 
     W: Tensor
@@ -73,7 +92,11 @@ class Weights(DenseSizes, Record):
         return y if self.D is None else y + F.linear(x, self.D)
 
     def metric(self) -> Tensor:
-        """The diagonal of Lambda; ones (the Euclidean metric) where none is known."""
+        """The diagonal of Lambda.
+
+        Returns:
+            Of shape (n,); ones (the Euclidean metric) where none is known.
+        """
         return torch.ones_like(self.bz) if self.lam is None else self.lam
 
     def operator(self) -> DenseOperator:
@@ -82,7 +105,21 @@ class Weights(DenseSizes, Record):
     def condition(self, gamma: float | None) -> Tensor:
         """The matrix that Condition `lipschitz` wants positive definite; that of Condition `W` for gamma None.
 
-        2*Lam - Lam*W - W'*Lam - (Wo'*Wo + Lam*U*U'*Lam)/gamma, of shape (n, n); with D see `condition_matrix`.
+        ``2*Lam - Lam*W - W'*Lam - (Wo'*Wo + Lam*U*U'*Lam)/gamma``; with D see `condition_matrix`.
+
+        Args:
+            gamma: the Lipschitz bound, above 0, or None.
+
+        Returns:
+            A symmetric matrix of shape (n, n); with a D and a gamma, of shape (n + p, n + p).
+
+        Raises:
+            InvalidInput: if gamma is not above 0.
+
+        Examples:
+            >>> weights = lben.LBEN(2, 4, 1, gamma=1.0).weights().detach()
+            >>> bool((torch.linalg.eigvalsh(weights.condition(1.0)) > 0).all())
+            True
         """
         if gamma is not None:
             checks.positive("gamma", gamma)

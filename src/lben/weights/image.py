@@ -23,16 +23,37 @@ _KERNELS = ("W", "U", "Wo", "D")
 
 @dataclass(frozen=True, eq=False)
 class ImageWeights(Record):
-    """z = sigma(W z + U x + bz), y = Wo z + D x + by, from images (c, h, w) to images (c', h, w).
+    """The explicit weights of a layer from images to images of the same size: everything is a convolution.
 
-    W, U, Wo and D are circular convolutions, as `conv2d` computes them, of images of height h + 2 padding and width
-    w + 2 padding: zeros are put around x, and y is cropped. W None is W = 0, an explicit layer; D None is D = 0.
-    A kernel has sides that are odd, or those of the padded image, and the tap that does not shift is always the one at
-    [height // 2, width // 2]. Rows of x and y are ordered by channel, row and column; hidden units, all those of the
-    padded image, by row, column and channel. With `inner`, which needs W None, hidden units are those of the image
-    without its padding: they are fewer rows and columns of the condition, and what is proved of all is true of them.
-    Shapes: W (C, C, k, l), U (C, c, k, l), bz (C,), Wo (c', C, k, l), by (c',), D (c', c, k, l), each with its own k
-    and l; lam (C,), the entries of the metric Lambda, one a channel, or None where none is known.
+    ``z = sigma(W z + U x + bz)``, ``y = Wo z + D x + by``, from images (c, h, w) to images (c', h, w). W, U, Wo and D
+    are circular convolutions, as `conv2d` computes them, of images of height h + 2 padding and width w + 2 padding:
+    zeros are put around x, and y is cropped. A kernel has sides that are odd, or those of the padded image, and the tap
+    that does not shift is always the one at [height // 2, width // 2]. Rows of x and y are ordered by channel, row and
+    column; hidden units, all those of the padded image, by row, column and channel.
+
+    Args:
+        W: a kernel, of shape (C, C, k, l); None is W = 0, an explicit layer. Each kernel has its own k and l.
+        U: a kernel, of shape (C, c, k, l).
+        bz: one a hidden channel, of shape (C,).
+        Wo: a kernel, of shape (c', C, k, l).
+        by: one an output channel, of shape (c',).
+        in_shape: (c, h, w) of an image.
+        padding: how many zeros are put around it on all sides.
+        D: a kernel, of shape (c', c, k, l); None is D = 0.
+        lam: the entries of the metric Lambda, one a channel, of shape (C,); None where none is known.
+        gamma: the Lipschitz bound that lam is meant to prove; None where only well-posedness is meant.
+        inner: whether hidden units are those of the image without its padding, which needs W None: they are fewer rows
+            and columns of the condition, and what is proved of all is true of them.
+
+    Raises:
+        InvalidInput: if shapes, dtypes or devices do not fit each other.
+
+    Examples:
+        >>> weights = lben.ConvSLL(2).weights((4, 4))
+        >>> weights.W is None, weights.out_shape, weights.gamma
+        (True, (2, 4, 4), 1.0)
+        >>> bool(lben.certify(weights))
+        True
     """
 
     W: Tensor | None
@@ -125,41 +146,101 @@ class ImageWeights(Record):
         return self.out_channels * self.in_shape[1] * self.in_shape[2]
 
     def metric_entries(self) -> Tensor:
-        """The entries of the metric, one a channel; ones where none is known."""
+        """The entries of the metric, one a channel.
+
+        Returns:
+            Ones where none is known.
+        """
         return torch.ones_like(self.bz) if self.lam is None else self.lam
 
     def metric_diagonal(self) -> Tensor:
-        """The diagonal of Lambda, shape (n,); ones where none is known."""
+        """The diagonal of Lambda.
+
+        Returns:
+            Of shape (n,); ones where none is known.
+        """
         return self.metric_entries().repeat(self.pixels)
 
     def operator(self, *, monotonicity_bound: float | None = None) -> Operator:
+        """W as an operator in its metric.
+
+        Args:
+            monotonicity_bound: a lower bound of m that is known already.
+
+        Returns:
+            What solvers take.
+        """
         if self.W is None:
             return AbsentOperator(self.hidden_features, None if self.lam is None else self.metric_diagonal())
         return FourierOperator(self.W, self.shape, self.lam, monotonicity_bound=monotonicity_bound)
 
     def rows(self, name: str, x: Tensor) -> Tensor:
-        """Images, or rows of their features, as rows."""
+        """Images, or rows of their features, as rows.
+
+        Args:
+            name: what an error calls them.
+            x: of shape (..., channels, height, width) or (..., features).
+
+        Returns:
+            A tensor of shape (..., features).
+        """
         return image_rows(name, x, self.in_shape)
 
     def padded(self, x: Tensor) -> Tensor:
-        """Rows x as images, with zeros around them: shape (batch, c, *shape)."""
+        """Rows x as images, with zeros around them.
+
+        Args:
+            x: rows of features.
+
+        Returns:
+            Images of shape ``(batch, c, *shape)``.
+        """
         return F.pad(x.reshape(len(x), *self.in_shape), (self.padding,) * 4)
 
     def hidden_images(self, z: Tensor) -> Tensor:
-        """Rows z as images, shape (batch, C, *shape)."""
+        """Rows z as images.
+
+        Args:
+            z: rows of hidden units.
+
+        Returns:
+            Images of shape ``(batch, C, *shape)``.
+        """
         images = z.reshape(len(z), *self.hidden_shape, self.channels).permute(0, 3, 1, 2)
         return F.pad(images, (self.padding,) * 4) if self.inner else images
 
     def hidden_rows(self, images: Tensor) -> Tensor:
-        """The reverse of `hidden_images`; rows are kept batch by batch in memory, as operators want them."""
+        """The reverse of `hidden_images`; rows are kept batch by batch in memory, as operators want them.
+
+        Args:
+            images: of shape ``(batch, C, *shape)``.
+
+        Returns:
+            Rows of hidden units.
+        """
         images = self.without_padding(images) if self.inner else images
         return images.permute(0, 2, 3, 1).reshape(len(images), self.hidden_features).T.contiguous().T
 
     def cropped(self, images: Tensor) -> Tensor:
-        """Rows of images without their padding."""
+        """Rows of images without their padding.
+
+        Args:
+            images: of shape ``(batch, channels, *shape)``.
+
+        Returns:
+            Rows of features.
+        """
         return self.without_padding(images).reshape(len(images), -1)
 
     def without_padding(self, images: Tensor) -> Tensor:
+        """Images without their padding.
+
+        Args:
+            images: of shape ``(batch, channels, *shape)``.
+
+        Returns:
+            Images of shape (batch, channels, h, w).
+        """
         p, (high, wide) = self.padding, self.in_shape[1:]
         return images[:, :, p : p + high, p : p + wide]
 
@@ -170,7 +251,15 @@ class ImageWeights(Record):
         return self.outputs(z, x).reshape(len(z), -1)
 
     def outputs(self, z: Tensor, x: Tensor) -> Tensor:
-        """y as images, shape (batch, *out_shape), for rows z and rows or images x."""
+        """y as images.
+
+        Args:
+            z: rows of hidden units.
+            x: rows or images.
+
+        Returns:
+            Images of shape ``(batch, *out_shape)``.
+        """
         y = circular(self.hidden_images(z), self.Wo) + self.by[:, None, None]
         y = self.without_padding(y if self.D is None else y + circular(self.padded(x), self.D))
         if y.stride(0) != 1:
@@ -179,7 +268,14 @@ class ImageWeights(Record):
         return whole.reshape(len(y), *self.in_shape[1:], -1).permute(0, 3, 1, 2)
 
     def dense(self) -> Weights:
-        """The same weights as matrices, exactly, for small images; raises InvalidInput for large ones."""
+        """The same weights as matrices, exactly, for small images.
+
+        Returns:
+            A `Weights`.
+
+        Raises:
+            InvalidInput: if a matrix would have more than 2^26 entries.
+        """
         n, d, p = self.hidden_features, self.in_features, self.out_features
         if max(n, d, p) ** 2 > _LARGEST_DENSE:
             raise InvalidInput(f"A dense W would have {n} x {n} entries: use the convolutional weights as they are.")

@@ -47,35 +47,80 @@ class Record(Sized):
 
     @abstractmethod
     def operator(self) -> Operator:
-        """W as an operator in its metric."""
+        """W as an operator in its metric.
+
+        Returns:
+            What solvers take.
+        """
 
     @abstractmethod
     def inject(self, x: Tensor) -> Tensor:
-        """U x + bz for rows x, as rows."""
+        """U x + bz.
+
+        Args:
+            x: rows, of shape (batch, d).
+
+        Returns:
+            Rows of shape (batch, n).
+        """
 
     @abstractmethod
     def readout(self, z: Tensor, x: Tensor) -> Tensor:
-        """y for rows z and x."""
+        """y for hidden units and inputs.
+
+        Args:
+            z: rows, of shape (batch, n).
+            x: rows, of shape (batch, d), which matter where there is a feed-through.
+
+        Returns:
+            Rows of shape (batch, p).
+        """
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name, without a metric that is not there."""
+        """The tensors by name, without a metric that is not there.
+
+        Returns:
+            A dictionary.
+        """
         names = [f.name for f in fields(self) if f.name not in self.options]  # type: ignore[arg-type] # a dataclass
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def detach(self: R) -> R:
-        """The same numbers without their history."""
+        """The same numbers without their history.
+
+        Returns:
+            A record of the same kind.
+        """
         return self._map(Tensor.detach)
 
     def clone(self: R) -> R:
-        """The same numbers in memory of their own."""
+        """The same numbers in memory of their own.
+
+        Returns:
+            A record of the same kind.
+        """
         return self._map(Tensor.clone)
 
     def to(self: R, target: torch.dtype | torch.device | str) -> R:
-        """The same weights in another dtype or on another device."""
+        """The same weights in another dtype or on another device.
+
+        Args:
+            target: a dtype or a device.
+
+        Returns:
+            A record of the same kind.
+        """
         return self._map(lambda tensor: checks.converted(tensor, target))
 
     def precise(self: R) -> R:
-        """A copy in double precision on the CPU, without history, if every entry is finite and the metric positive."""
+        """A copy in double precision on the CPU, without history, if every entry is finite and the metric positive.
+
+        Returns:
+            A record of the same kind.
+
+        Raises:
+            InvalidInput: naming the tensor that is not.
+        """
         return self.detach().validate()._map(lambda tensor: tensor.to("cpu", torch.float64, copy=True))
 
     def _map(self: R, change: Callable[[Tensor], Tensor]) -> R:
@@ -83,7 +128,14 @@ class Record(Sized):
         return replace(self, **changed)  # type: ignore[type-var]
 
     def validate(self: R) -> R:
-        """These weights, if every entry is finite and the metric is positive."""
+        """These weights, if every entry is finite and the metric is positive.
+
+        Returns:
+            The record itself.
+
+        Raises:
+            InvalidInput: naming the tensor that is not.
+        """
         tensors = self.tensors()
         for name, tensor in tensors.items():
             checks.finite(name, tensor)

@@ -18,9 +18,23 @@ from lben.weights.record import Record
 
 @dataclass(frozen=True, eq=False)
 class Supply:
-    """s(u, y) = y'Qy + 2 u'Sy + u'Ru, for differences of inputs u and of outputs y.
+    """``s(u, y) = y'Qy + 2 u'Sy + u'Ru``, for differences of inputs u and of outputs y.
 
-    Shapes: Q (p, p) and R (d, d), both symmetric, S (d, p). Q must be negative semidefinite.
+    Args:
+        Q: of shape (p, p), symmetric and negative semidefinite.
+        S: of shape (d, p).
+        R: of shape (d, d), symmetric.
+
+    Raises:
+        InvalidInput: if shapes do not fit each other.
+
+    Examples:
+        The supply of a gain of 2: ``2 |u|^2 - |y|^2/2``.
+
+        >>> supply = lben.Supply.of_gain(2.0, d=1, p=1)
+        >>> u = torch.ones(1, 1, dtype=torch.float64)
+        >>> float(supply.rate(u, 2 * u))
+        0.0
     """
 
     Q: Tensor
@@ -35,30 +49,83 @@ class Supply:
 
     @staticmethod
     def of_gain(gain: float, d: int, p: int) -> Supply:
-        """gain |u|^2 - |y|^2/gain, for d inputs and p outputs, in double precision."""
+        """``gain |u|^2 - |y|^2/gain``, in double precision.
+
+        Args:
+            gain: above 0.
+            d: the number of inputs.
+            p: the number of outputs.
+
+        Returns:
+            A `Supply`.
+
+        Raises:
+            InvalidInput: for a value outside these ranges.
+        """
         gain, d, p = checks.positive("gain", gain), checks.count("d", d), checks.count("p", p)
         double: dict[str, Any] = {"dtype": torch.float64, "device": "cpu"}
         return Supply(-torch.eye(p, **double) / gain, torch.zeros(d, p, **double), gain * torch.eye(d, **double))
 
     def to(self, like: Tensor) -> Supply:
-        """The same in the dtype and on the device of a tensor."""
+        """The same in the dtype and on the device of a tensor.
+
+        Args:
+            like: the tensor.
+
+        Returns:
+            A `Supply`.
+        """
         return Supply(*(part.to(like.device, like.dtype) for part in (self.Q, self.S, self.R)))
 
     def rate(self, u: Tensor, y: Tensor) -> Tensor:
-        """s(u, y) for rows u and y, of shape (..., d) and (..., p)."""
+        """s(u, y).
+
+        Args:
+            u: of shape (..., d).
+            y: of shape (..., p).
+
+        Returns:
+            A tensor of shape (...).
+        """
         return ((y @ self.Q) * y).sum(-1) + 2 * ((u @ self.S) * y).sum(-1) + ((u @ self.R) * u).sum(-1)
 
 
 @dataclass(frozen=True, eq=False)
 class RENWeights(Record):
-    """x+ = A x + B1 w + B2 u + bx, w = sigma(C1 x + D11 w + D12 u + bv), y = C2 x + D21 w + D22 u + by.
+    """The explicit weights of a recurrent network, with what proves its promise.
 
-    Shapes, for n states, q hidden units, d inputs and p outputs: A (n, n), B1 (n, q), B2 (n, d), bx (n,), C1 (q, n),
-    D11 (q, q), D12 (q, d), bv (q,), C2 (p, n), D21 (p, q), D22 (p, d) or None for zero, by (p,).
-    P (n, n) and lam (q,) are what proves the claim: V = dx'P dx of a difference dx of states, and the diagonal of the
-    multiplier of the hidden units; None where none is known.
-    The claim is V(x+) - rate^2 V(x) <= s(du, dy) along any two trajectories, s that of `supply`; without a supply, for
-    equal inputs alone, where s is zero. `rate` is None where nothing is claimed.
+    ``x+ = A x + B1 w + B2 u + bx``, ``w = sigma(C1 x + D11 w + D12 u + bv)``, ``y = C2 x + D21 w + D22 u + by``, for n
+    states, q hidden units, d inputs and p outputs. The claim is ``V(x+) - rate^2 V(x) <= s(du, dy)`` along any two
+    trajectories, with V = dx'P dx of a difference dx of states, s that of `supply`; without a supply, for equal inputs
+    alone, where s is zero.
+
+    Args:
+        A: of shape (n, n).
+        B1: of shape (n, q).
+        B2: of shape (n, d).
+        bx: of shape (n,).
+        C1: of shape (q, n).
+        D11: of shape (q, q).
+        D12: of shape (q, d).
+        bv: of shape (q,).
+        C2: of shape (p, n).
+        D21: of shape (p, q).
+        D22: of shape (p, d), or None for zero.
+        by: of shape (p,).
+        P: of shape (n, n), the metric of the states; None where none is known.
+        lam: the diagonal of the multiplier of the hidden units, of shape (q,); None where none is known.
+        rate: in (0, 1], the factor of the claim; None where nothing is claimed.
+        supply: that of the claim, or None.
+
+    Raises:
+        InvalidInput: if shapes, dtypes or devices do not fit each other.
+
+    Examples:
+        >>> weights = lben.REN(1, 2, 3, 1, behaviour=lben.Lipschitz(2.0)).weights()
+        >>> round(weights.gamma, 3), weights.state_features
+        (2.0, 2)
+        >>> bool(lben.certify(weights))
+        True
     """
 
     A: Tensor
@@ -123,24 +190,52 @@ class RENWeights(Record):
         return (into / out) ** 0.5 if plain and into > 0 and out > 0 else None
 
     def feedthrough(self) -> Tensor:
-        """D22, zeros where there is none."""
+        """D22.
+
+        Returns:
+            Zeros where there is none.
+        """
         return self.B2.new_zeros(self.out_features, self.in_features) if self.D22 is None else self.D22
 
     def operator(self) -> DenseOperator:
+        """D11 as an operator in its metric.
+
+        Returns:
+            What solvers take.
+        """
         return DenseOperator(self.D11, self.lam)
 
     def inject(self, x: Tensor) -> Tensor:
-        """C1 x + D12 u + bv for rows (x, u)."""
+        """C1 x + D12 u + bv.
+
+        Args:
+            x: rows (x, u).
+
+        Returns:
+            Rows of shape (batch, q).
+        """
         return F.linear(x, torch.cat([self.C1, self.D12], dim=1), self.bv)
 
     def readout(self, z: Tensor, x: Tensor) -> Tensor:
-        """Rows (x+, y) for hidden units z and rows (x, u)."""
+        """The next state and the output.
+
+        Args:
+            z: rows of hidden units w.
+            x: rows (x, u).
+
+        Returns:
+            Rows (x+, y).
+        """
         step = self.step()
         assert step.D is not None
         return F.linear(z, step.Wo, step.by) + F.linear(x, step.D)
 
     def step(self) -> Weights:
-        """One step as an equilibrium network with a feed-through, from (x, u) to (x+, y)."""
+        """One step as an equilibrium network with a feed-through, from (x, u) to (x+, y).
+
+        Returns:
+            A `Weights`.
+        """
         return Weights(
             W=self.D11,
             U=torch.cat([self.C1, self.D12], dim=1),

@@ -1,0 +1,165 @@
+"""Local radii on MNIST's test images: a table of certified accuracy, and a search for what would contradict a radius.
+
+    python scripts/local_results.py table [--images 10000] [--folder docs/results/mnist-local] [--networks ...]
+    python scripts/local_results.py soundness [--images 2000] [--folder ...] [--networks ...]
+
+MNIST is found as `lben.data.mnist` finds it. What is done is written chunk by chunk, and not done again: start it again
+with the same folder and it goes on. `table` writes table.json and index.md. `soundness` writes soundness.json, and ends
+with an error if any attack succeeded within a radius.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import lben
+from lben.data import mnist, pixels
+from lben.disk import write_bytes
+from lben.experiments.measure import RADII
+
+NETWORKS = {
+    "mnist-gamma-0.2": "LBEN, γ = 0.2",
+    "mnist-gamma-0.4": "LBEN, γ = 0.4",
+    "mnist-gamma-1": "LBEN, γ = 1",
+    "mnist-gamma-5": "LBEN, γ = 5",
+    "mnist-gamma-none": "LBEN, γ < ∞",
+    "mnist-mon": "MON",
+}
+TOLERANCES = (1e-2, 1e-4, 1e-6, 1e-8)
+METHODS: tuple[lben.attacks.AttackMethod, ...] = ("fgm", "pgd", "deepfool")
+CHUNK, STEPS = 250, 20
+WIDE = (-20.0, 21.0)  # in place of the pixel range: attacks that may leave it, as the certificates allow
+KINDS = ("global", "local", "attacked", "attacked, beyond the pixel range")
+
+
+def chunks(images: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """The test images, a few at a time, with the number of the first."""
+    data = mnist()
+    for start in range(0, images, CHUNK):
+        part = slice(start, min(start + CHUNK, images))
+        yield start, pixels(data.test_images[part]), data.test_labels[part]
+
+
+def counted(net: Any, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """How many of some images keep their class at each of RADII."""
+    everywhere = lben.certified_radius(net, x, y, domain="pixels").radius
+    started = time.process_time()
+    around = lben.certified_radius(net, x, y, domain="pixels", local=True).radius
+    seconds = time.process_time() - started
+    found = {"images": len(x), "seconds": seconds}
+    for kind, radius in zip(KINDS, (everywhere, around), strict=False):
+        found[kind] = [int((radius > size).sum()) for size in RADII]
+    for kind, bounds in zip(KINDS[2:], ((0.0, 1.0), WIDE), strict=True):
+        result = lben.attack(net, x, y, RADII, domain="pixels", steps=STEPS, restarts=1, bounds=bounds)
+        found[kind] = (~result.success).sum(dim=1).tolist()
+    return found
+
+
+def table(images: int, folder: Path, networks: list[str]) -> None:
+    """Certified accuracy, global and local, and what attacks leave."""
+    path = folder / "table.json"
+    known: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    for name in networks:
+        net, done = lben.pretrained(name), known.setdefault(name, {})
+        for start, x, y in chunks(images):
+            if done.get(str(start), {}).get("images") != len(x):
+                done[str(start)] = counted(net, x, y)
+                write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
+                write_bytes(folder / "index.md", written(known).encode())
+                print(f"{name}: {start + len(x)} of {images}", flush=True)
+
+
+def written(known: dict[str, dict[str, Any]]) -> str:
+    """The table, in percent."""
+    lines = [
+        "# Local certificates on the MNIST test images",
+        "",
+        "The share of test images that keep the right class under every perturbation up to a size, in the l2 norm of",
+        "pixels in [0, 1]: proved by global bounds of pairs, proved by local bounds, and left by 20 steps of projected",
+        "gradient within the pixel range and beyond it, which no certificate exceeds. The networks are those that ship",
+        "with the package. Made by `python scripts/local_results.py table`.",
+        "",
+        "| network | images | size | global | local | attacked | attacked beyond the range | seconds an image |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, done in known.items():
+        total = sum(one["images"] for one in done.values())
+        each = sum(one["seconds"] for one in done.values()) / total
+        for k, size in enumerate(RADII):
+            shares = [100 * sum(one[kind][k] for one in done.values()) / total for kind in KINDS]
+            cells = " | ".join(f"{share:.2f} %" for share in shares)
+            lines.append(f"| {NETWORKS[name]} | {total:,} | {size:g} | {cells} | {each:.3f} |")
+    return "\n".join(lines) + "\n"
+
+
+def contradicted(net: Any, x: Tensor, y: Tensor, tolerance: float) -> dict[str, int]:
+    """Attacks of some images near and within their radii: how many were made, and how many succeeded within one."""
+    solver = lben.PeacemanRachford(tolerance=tolerance)
+    radius = lben.certified_radius(net, x, y, local=True, domain="pixels", solver=solver).radius
+    net.solver = solver
+    sizes = radius[radius > 0].quantile(torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9], dtype=torch.float64)).tolist()
+    made = broken = 0
+    for method in METHODS:
+        for bounds in ((0.0, 1.0), WIDE):
+            result = lben.attack(
+                net, x, y, sizes, method=method, domain="pixels", steps=STEPS, restarts=1, bounds=bounds
+            )
+            within = result.distances.pixels < radius
+            made += int(within.sum())
+            broken += int((result.success & within).sum())
+            moved, distance = (result.inputs[-1] - x).double(), result.distances.pixels[-1].clamp(min=1e-12)
+            edge = x + moved * ((1 - 1e-9) * radius / distance)[:, None]
+            made += int((radius > 0).sum())
+            broken += int(((lben.enclose(net, edge).y.argmax(dim=-1) != y) & (radius > 0)).sum())
+    return {
+        "images": len(x),
+        "radii": int((radius > 0).sum()),
+        "attacked inputs within a radius": made,
+        "broken": broken,
+    }
+
+
+def soundness(images: int, folder: Path, networks: list[str]) -> None:
+    """No attack succeeds within a local radius, however loosely the equilibria behind it were solved."""
+    path = folder / "soundness.json"
+    known: dict[str, dict[str, int]] = json.loads(path.read_text()) if path.exists() else {}
+    for name in networks:
+        for tolerance in TOLERANCES:
+            net = lben.pretrained(name)
+            for start, x, y in chunks(images):
+                key = f"{name}, tolerance {tolerance:g}, images from {start}"
+                if known.get(key, {}).get("images") != len(x):
+                    known[key] = contradicted(net, x, y, tolerance)
+                    write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
+                    print(f"{key}: {known[key]}", flush=True)
+    broken = sum(one["broken"] for one in known.values())
+    made = sum(one["attacked inputs within a radius"] for one in known.values())
+    print(f"{made:,} attacked inputs within radii, {broken} of another class.")
+    if broken:
+        raise SystemExit("A radius is contradicted: this must not happen, please report it.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("what", choices=("table", "soundness"))
+    parser.add_argument("--images", type=int)
+    parser.add_argument("--folder", type=Path, default=Path("docs/results/mnist-local"))
+    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    if asked.what == "table":
+        table(asked.images or 10_000, asked.folder, asked.networks)
+    else:
+        soundness(asked.images or 2000, asked.folder, asked.networks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""Whether each input keeps its class within a radius: proved, contradicted by an input, or neither, for time is up."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lben import checks
+from lben.activations.base import Activation
+from lben.activations.sectors import slopes_below
+from lben.certify.ascent import Ascent, Ball
+from lben.certify.certificate import Domain, NoVerdict
+from lben.certify.evaluator import PRECISE, Evaluator, placed
+from lben.certify.locality import Locality, Norm
+from lben.certify.phases import Divided, Parts
+from lben.certify.radius import certified_radius, check_labels
+from lben.certify.subject import Examined
+from lben.errors import ConvergenceWarning, InvalidInput
+from lben.numerics.rounding import undisturbed
+from lben.progress import track
+from lben.solvers.base import Solver, check_solver
+
+Status = Literal["proved", "attacked", "undecided"]
+_AT_ONCE = 64  # parts of a ball
+_ENTRIES = 2**18  # of their matrices
+
+
+@dataclass(frozen=True, eq=False)
+class Verification(NoVerdict):
+    """For each input, whether its class is the label, and stays so within `radius`, in `domain` and `norm`.
+
+    status: one word for each input, in the order of the flattened batch: "proved"; "attacked", where there is a
+        counterexample; "undecided", where time was up, or the truth is within rounding of the edge.
+    counterexample: inputs within the radius that are proved to have another class, shape of x, NaN where none is.
+    branches: parts of balls that were bounded, shape of the batch; 0 where the certificate or the attack sufficed.
+    seconds: after the certificate, which is found for all inputs at once, shape of the batch.
+    """
+
+    status: tuple[Status, ...]
+    counterexample: Tensor
+    branches: Tensor
+    seconds: Tensor
+    radius: float
+    domain: Domain
+    norm: Norm
+
+    def share(self, status: Status) -> float:
+        """The share of inputs of this status."""
+        return self.status.count(status) / max(len(self.status), 1)
+
+    def __str__(self) -> str:
+        words = ", ".join(f"{self.status.count(word)} {word}" for word in ("proved", "attacked", "undecided"))
+        return (
+            f"Within {self.radius:g} ({self.domain}), of {len(self.status)} inputs: {words}; "
+            f"{int(self.branches.sum())} branches, {float(self.seconds.sum()):.3g} s."
+        )
+
+
+@undisturbed
+def verify(
+    net: Examined,
+    x: Tensor,
+    y: Tensor,
+    radius: float,
+    *,
+    seconds: float = 10.0,
+    domain: Domain = "input",
+    norm: Norm = "2",
+    solver: Solver | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+    activation: Activation | None = None,
+) -> Verification:
+    """Decide for each x whether its class is y and stays so within `radius`: by local bounds, attacks and branching.
+
+    The ball is divided by the sides of units' kinks until all parts are proved, or a counterexample is found. In the
+    norm "2" and with enough time, every input ends "proved" or "attacked", unless the truth is within rounding of the
+    edge: with few units, that is, for each may double the number of parts. "proved" accounts for rounding.
+
+    Args:
+        net: A dense network, one read by `from_sequential`, a dense stack, or bare weights.
+        x: Inputs as the network takes them, shape (..., d).
+        y: Labels, integers of the shape of the batch.
+        radius: How far inputs may move, above 0, in `domain`.
+        seconds: At most so long for each input after the certificate, but for the step at hand.
+        domain: What `radius` measures: distances at the network's input, or in pixels, where features with different
+            stds may leave inputs undecided.
+        norm: "2", or "inf", where each feature may move by the radius, which may leave inputs undecided.
+        solver: How equilibria are found; by default to a tolerance of 1e-12.
+        seed: Of the starts of the attack.
+        progress: Whether to show a bar; None: on a terminal, where it takes longer than some seconds.
+        activation: For bare weights; ReLU if not given.
+
+    Returns:
+        A status for each input, counterexamples, and what it took.
+
+    Raises:
+        InvalidInput: For activations other than ReLU, LeakyReLU and Identity, and for convolutions.
+        NotWellPosed: Where no metric proves the network well-posed.
+
+    >>> net = lben.LBEN(2, 4, 2, gamma=1.0)
+    >>> found = lben.verify(net, torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), 0.1)
+    """
+    evaluator = Evaluator.of(net, activation)
+    labels = check_labels(y, tuple(evaluator.flat(x).shape[:-1]), evaluator.weights.out_features)
+    search = _Search.of(evaluator, radius, seconds, domain, norm, solver)
+    options = {"norm": norm, "domain": domain, "solver": solver, "progress": progress, "activation": activation}
+    proved = certified_radius(net, x, local=True, **options)  # type: ignore[arg-type] # each has its own
+    sure = (proved.radius.reshape(-1).cpu() >= radius) & (proved.predicted.reshape(-1).cpu() == labels)
+    return placed(search.all(x, labels, sure, checks.seed(seed), progress), x.device)
+
+
+def _unit(evaluator: Evaluator, domain: Domain) -> Tensor:
+    """What the change of each feature is multiplied by to be a length in `domain`, shape (d,)."""
+    normalize, ones = evaluator.subject.normalize, torch.ones(evaluator.weights.in_features, dtype=torch.float64)
+    return ones if normalize is None or domain == "pixels" else ones / normalize.std
+
+
+@dataclass(frozen=True, eq=False)
+class _Result:
+    status: Status
+    point: Tensor | None
+    branches: int
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """What all inputs share."""
+
+    locality: Locality
+    ascent: Ascent
+    solver: Solver
+    unit: Tensor
+    radius: float
+    norm: Norm
+    domain: Domain
+    seconds: float
+
+    @staticmethod
+    def of(
+        evaluator: Evaluator, radius: float, seconds: float, domain: Domain, norm: Norm, solver: Solver | None
+    ) -> _Search:
+        """Refuses what has no answer."""
+        checks.choice("norm", norm, ("2", "inf"))
+        checks.positive("radius", radius)
+        checks.positive("seconds", seconds)
+        evaluator.require_proof()
+        evaluator.subject.scale_of(domain)
+        locality = Locality.of(evaluator.subject)
+        slopes_below(locality.subject.activation, len(locality.frame.W), "verify")
+        method = PRECISE if solver is None else check_solver(solver)
+        return _Search(
+            locality, Ascent(evaluator), method, _unit(evaluator, domain), float(radius), norm, domain, seconds
+        )
+
+    def all(self, x: Tensor, labels: Tensor, sure: Tensor, seed: int, progress: bool | None) -> Verification:
+        """All inputs, one by one; of some it is known that they are `sure`."""
+        evaluator = self.ascent.evaluator
+        rows, batch = evaluator.inputs(x), evaluator.flat(x).shape[:-1]
+        if len(rows) == 0:
+            raise InvalidInput("There is nothing to verify: x is empty.")
+        results = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # what the attack finds is solved again, and proved
+            for k in track(range(len(rows)), "Verifying", len(rows), show=progress):
+                generator, known = torch.Generator().manual_seed(seed + k), _Result("proved", None, 0, 0.0)
+                results.append(known if bool(sure[k]) else self.run(rows[k : k + 1], int(labels[k]), generator))
+        nothing = torch.full((rows.shape[1],), torch.nan, dtype=torch.float64)
+        points = torch.stack([nothing if one.point is None else one.point for one in results])
+        return Verification(
+            tuple(one.status for one in results),
+            points.reshape(x.shape),
+            torch.tensor([one.branches for one in results]).reshape(batch),
+            torch.tensor([one.seconds for one in results], dtype=torch.float64).reshape(batch),
+            self.radius,
+            self.domain,
+            self.norm,
+        )
+
+    def run(self, x: Tensor, label: int, generator: torch.Generator) -> _Result:
+        """One input, shape (1, d), that the certificate does not prove."""
+        started = time.monotonic()
+        ball = Ball(x, self.unit, self.radius, self.norm, label)
+        point = self.ascent.found(ball, x)
+        if point is None:
+            point = self.ascent.search(ball, len(self.locality.outputs), generator)
+        status: Status = "attacked" if point is not None else "undecided"
+        branches = 0
+        if point is None:
+            status, point, branches = self._divide(ball, started + self.seconds)
+        return _Result(status, point, branches, time.monotonic() - started)
+
+    def _divide(self, ball: Ball, until: float) -> tuple[Status, Tensor | None, int]:
+        """Parts of the ball, the last first, until all are proved, one shows a counterexample, or time is up."""
+        ways, back = self._ways(ball), torch.linalg.pinv(self.locality.frame.inputs)
+        classes, n = len(self.locality.outputs), self.locality.frame.W.shape[0]
+        others = torch.tensor([j for j in range(classes) if j != ball.chosen])
+        left, stuck, count = Parts(torch.zeros(len(others), n, dtype=torch.int64), others), False, 0
+        size = max(1, min(_AT_ONCE, _ENTRIES // (n * ways.frame.R.shape[-1])))
+        while len(left.other):
+            if time.monotonic() > until:
+                return "undecided", None, count
+            last = torch.arange(max(len(left.other) - size, 0), len(left.other))
+            some, left = left.some(last), left.some(torch.arange(int(last[0])))
+            judged = ways.judged(some)
+            count += len(some.other)
+            open_ = (~judged.proved).nonzero()[:, 0]
+            if len(open_) == 0:
+                continue
+            R = ways.frame.R if ways.frame.R.dim() == 2 else ways.frame.R[0]
+            directions = (-judged.towards[open_] @ R.T @ back.T).nan_to_num(posinf=0.0, neginf=0.0)
+            points = ball.at_edge(self._domain_steps(directions))
+            point, whole = self.ascent.found(ball, points), judged.unit[open_] >= 0
+            if point is None and not bool(whole.all()):
+                point = self.ascent.found(ball, self.ascent.climbed(ball, points[~whole], some.other[open_][~whole]))
+                stuck = True
+            if point is not None:
+                return "attacked", point, count
+            more = some.some(open_[whole]).divided(judged.unit[open_][whole])
+            left = Parts(torch.cat([left.signs, more.signs]), torch.cat([left.other, more.other]))
+        return "undecided" if stuck else "proved", None, count
+
+    def _domain_steps(self, steps: Tensor) -> Tensor:
+        """Steps at the network's input as lengths of the ball's."""
+        normalize = self.ascent.evaluator.subject.normalize
+        return steps if normalize is None else steps * normalize.std * self.unit
+
+    def _ways(self, ball: Ball) -> Divided:
+        near = self.locality.near(ball.x, self.solver)
+        if self.norm == "inf":
+            near = self.locality.cornered(near, (self.locality.outputs[ball.chosen] - self.locality.outputs)[None])
+        r = self.radius / self.ascent.evaluator.subject.scale_of(self.domain) * (1 + 1e-15)
+        return Divided(self.locality, ball.x, ball.chosen, r, near.frame, near.most)
