@@ -40,7 +40,7 @@ TRY = {  # after the fifteen lines, whose X and y are digits
 
 
 def run(*words: object, folder: Path) -> str:
-    """What a command says; if it fails, all it says, and the end. One thread: several that wait for a core take long."""
+    """What a command says; if it fails, all it says, and the end. One thread: several that wait take long."""
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*map(str, words)], cwd=folder, env=alone, capture_output=True, text=True, check=False)
     if done.returncode:
