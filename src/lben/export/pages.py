@@ -74,7 +74,7 @@ def page_text(networks: Mapping[str, BaseNetwork], columns: Columns | None = Non
     if kind == "digits":
         data["images"] = _images()
     else:
-        data["axes"] = _axes(columns)
+        data["axes"] = _axes(columns, next(iter(networks.values())).normalize is not None)
     source = resources.files("lben.export") / "page"
     safe = json.dumps(data).replace("<", "\\u003c")  # a name must not end the script
     parts = {
@@ -150,7 +150,6 @@ def _described(name: str, net: BaseNetwork, kind: str) -> dict[str, Any]:
         "std": (one if normalize is None else one * normalize.std).tolist(),
         "m": subject.monotonicity,
         "alpha": subject.operator.balanced_step(),
-        "entries": subject.reach.entries.tolist(),
         "pairs": subject.reach.pairs.tolist(),
         "gamma": gamma,
         "bound": bound,
@@ -158,11 +157,14 @@ def _described(name: str, net: BaseNetwork, kind: str) -> dict[str, Any]:
 
 
 def _about(net: BaseNetwork, bound: float, kind: str) -> str:
-    kept = "" if getattr(net, "gamma", None) is None else f", made for a bound of {net.gamma:g} after normalisation"
-    moved = "logits move" if kind == "digits" else "its value moves"
-    per = "pixels do" if kind == "digits" else "standardised inputs do"
-    kind_name = f"{type(net).__name__} of {net.hidden_features} units, {type(net.activation).__name__}"
-    return f"{kind_name}{kept}. Proved: {moved} at most {at_most(bound, 3)} times as far as {per}."
+    """A network in a sentence or two."""
+    gamma = getattr(net, "gamma", None)
+    where = "" if net.normalize is None else " after normalisation"
+    promised = "" if gamma is None else f", made for a bound of {gamma:g}{where}"
+    words = f"{type(net).__name__} of {net.hidden_features} units, {type(net.activation).__name__}{promised}."
+    if kind == "digits":
+        words += f" Proved: logits move at most {at_most(bound, 3)} times as far as pixels do."
+    return words
 
 
 def _parameter(sigma: Any) -> float:
@@ -177,16 +179,17 @@ def _images() -> dict[str, Any]:
     return {"pixels": packed(data.test_images[chosen].flatten(1)), "labels": data.test_labels[chosen].tolist()}
 
 
-def _axes(columns: Columns | None) -> dict[str, Any]:
+def _axes(columns: Columns | None, standardised: bool) -> dict[str, Any]:
     """Names of the inputs and the output, and what turns the network's output into the output's own unit."""
+    unit = "for a standard deviation of the inputs" if standardised else "for a unit of the inputs"
     if columns is None:
-        return {"inputs": ["x₁", "x₂"], "output": "y", "mean": 0.0, "std": 1.0}
+        return {"inputs": ["x₁", "x₂"], "output": "y", "mean": 0.0, "std": 1.0, "unit": unit}
     texts = [column.name for column in columns.inputs if column.texts is not None]
     if texts:
         raise InvalidInput(f"A surface needs numbers for inputs, but the column {texts[0]!r} holds texts.")
     target = columns.targets[0]
     names = [column.name for column in columns.inputs]
-    return {"inputs": names, "output": target.name, "mean": target.mean, "std": target.std}
+    return {"inputs": names, "output": target.name, "mean": target.mean, "std": target.std, "unit": unit}
 
 
 def packed(values: Tensor) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import { distance, largest, norm } from "./linear.js";
 
 const STEPS = 16;
 const RANDOM_STARTS = 2;
-const ROUGH = 1e-7;
+const ROUGH = 1e-5; // what is kept is solved again to the last digit
 
 /**
  * Numbers between 0 and 1, always the same (mulberry32).
@@ -86,7 +86,7 @@ export function* attack(net, x, at, size, others = []) {
       const c = new Float64Array(y.length);
       c[target ?? largest(y, own)] = 1;
       c[own] = -1;
-      const uphill = net.gradient(found, c, 1e-4);
+      const uphill = net.gradient(found, c, 1e-3);
       const length = size * (step === 0 ? 1 : 0.5 * (1 - step / (STEPS + 1)));
       const factor = length / norm(uphill) || 0;
       const before = image;

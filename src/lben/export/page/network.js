@@ -1,7 +1,7 @@
 /** A network in double precision: its equilibrium, its outputs with proved errors, and its gradients. */
 
 import { activationOf, proximal } from "./activations.js";
-import { inverse, largest, norm, product, transpose, transposedProduct } from "./linear.js";
+import { absoluteProduct, inverse, largest, norm, product, transpose, transposedProduct } from "./linear.js";
 
 /** @typedef {import("./linear.js").Doubles} Doubles */
 /** @typedef {import("./linear.js").Matrix} Matrix */
@@ -15,14 +15,14 @@ import { inverse, largest, norm, product, transpose, transposedProduct } from ".
  * A network as Python describes it (`lben.export.pages`): z = sigma(W z + U x + bz), y = Wo z + D x + by, for x after
  * `mean` and `std`.
  * lam, m: the metric in which I - W is proved to be strongly monotone, with constant m. alpha: the solver's step.
- * entries, pairs: by how much an error of one in the norm of lam moves an output, or the difference of two.
+ * pairs: by how much an error of one in the norm of lam moves the difference of two outputs.
  * gamma: proved bounds of the differences of two outputs, as the page's inputs move.
  * bound: the proved Lipschitz bound of all outputs: of classes from the page's inputs, of numbers from standardised ones.
  * @typedef {{
  *   name: string, about: string, activation: { name: string, parameter: number },
  *   W: Packed, U: Packed, bz: Packed, Wo: Packed, by: Packed, D: Packed | null, lam: Packed,
  *   mean: number[], std: number[], m: number, alpha: number,
- *   entries: number[], pairs: number[][], gamma: number[][], bound: number,
+ *   pairs: number[][], gamma: number[][], bound: number,
  * }} Described
  */
 
@@ -80,14 +80,13 @@ function peacemanRachford({ C, alpha, value, prox }, b, start, tolerance) {
   const n = b.length;
   const scaled = b.map((entry) => alpha * entry);
   const offset = product(C, scaled, scaled);
-  let u = start ? start.z.map((z, i) => alpha * start.v[i] + (1 - alpha) * z) : offset;
-  const v = new Float64Array(n);
-  const z = new Float64Array(n);
+  const u = start ? start.z.map((z, i) => alpha * start.v[i] + (1 - alpha) * z) : offset.slice();
+  const [w, v, z] = [new Float64Array(n), new Float64Array(n), new Float64Array(n)];
   /** @type {number[]} */
   const trace = [];
   for (let k = 0; k < MOST_ITERATIONS; k++) {
-    const w = u.map((entry, i) => 2 * prox(entry, i) - entry);
-    u = product(C, w, offset);
+    for (let i = 0; i < n; i++) w[i] = 2 * prox(u[i], i) - u[i];
+    product(C, w, offset, u);
     let wrong = 0;
     let size = 0;
     for (let i = 0; i < n; i++) {
@@ -119,7 +118,6 @@ export class Network {
     this.std = Float64Array.from(described.std);
     this.root = unpack(described.lam).map(Math.sqrt);
     this.m = described.m;
-    this.entries = described.entries;
     this.pairs = described.pairs;
     this.gamma = described.gamma;
     this.bound = described.bound;
@@ -204,9 +202,9 @@ export class Network {
     const longest = z.length + x.length + 16;
     const fed = product(this.U, this.scaled(x), this.bz);
     const recurrent = product(this.W, z, null);
-    const fedTerms = product(this.U, this.sizes(x), this.bz, true);
-    const recurrentTerms = product(this.W, z.map(Math.abs), null, true);
-    const moved = product(this.W, off, null, true).map((entry, i) => {
+    const fedTerms = absoluteProduct(this.U, this.sizes(x), this.bz);
+    const recurrentTerms = absoluteProduct(this.W, z.map(Math.abs), null);
+    const moved = absoluteProduct(this.W, off, null).map((entry, i) => {
       const terms = Math.abs(v[i]) + recurrentTerms[i] + fedTerms[i];
       return entry + Math.abs(v[i] - recurrent[i] - fed[i]) + longest * (EPS * terms + TINY);
     });
@@ -222,8 +220,8 @@ export class Network {
    */
   rounding({ z }, x) {
     const longest = z.length + 8 + (this.D ? x.length + 8 : 0);
-    const terms = product(this.Wo, z.map(Math.abs), this.by, true);
-    const past = this.D && product(this.D, this.sizes(x), null, true);
+    const terms = absoluteProduct(this.Wo, z.map(Math.abs), this.by);
+    const past = this.D && absoluteProduct(this.D, this.sizes(x), null);
     return terms.map((entry, i) => longest * (EPS * (entry + (past ? past[i] : 0)) + TINY));
   }
 
