@@ -53,6 +53,7 @@ from lben.errors import (
 from lben.experiments import baselines
 from lben.export.domains import InBall, InBox
 from lben.export.network import Exported, export
+from lben.export.pages import write_page
 from lben.files import Card, load, pretrained, save
 from lben.layers.equilibrium import ImageLBEN
 from lben.layers.graph import read
@@ -216,4 +217,5 @@ __all__ = [
     "tightest_bound",
     "train",
     "well_posed",
+    "write_page",
 ]

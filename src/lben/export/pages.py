@@ -75,15 +75,7 @@ def page_text(networks: Mapping[str, BaseNetwork], columns: Columns | None = Non
         data["images"] = _images()
     else:
         data["axes"] = _axes(columns, next(iter(networks.values())).normalize is not None)
-    source = resources.files("lben.export") / "page"
-    safe = json.dumps(data).replace("<", "\\u003c")  # a name must not end the script
-    parts = {
-        "style": f"<style>\n{(source / 'page.css').read_text('utf-8')}</style>",
-        "data": f'<script type="application/json" id="data">{safe}</script>',
-        "script": f'<script type="module">\n{script(f"{kind}.js")}</script>',
-        "title": html.escape(", ".join(networks)),
-    }
-    text = re.sub(r"<!-- (\w+) -->", lambda found: parts[found[1]], (source / f"{kind}.html").read_text("utf-8"))
+    text = filled(kind, ", ".join(networks), data)
     size = len(text.encode())
     if size > MOST_BYTES:
         raise InvalidInput(
@@ -91,6 +83,19 @@ def page_text(networks: Mapping[str, BaseNetwork], columns: Columns | None = Non
             "give fewer networks, or smaller ones."
         )
     return text
+
+
+def filled(kind: str, title: str, data: dict[str, Any]) -> str:
+    """A page of this kind with its style, its data and its code."""
+    source = resources.files("lben.export") / "page"
+    safe = json.dumps(data).replace("<", "\\u003c")  # a name must not end the script
+    parts = {
+        "style": f"<style>\n{(source / 'page.css').read_text('utf-8')}</style>",
+        "data": f'<script type="application/json" id="data">{safe}</script>',
+        "script": f'<script type="module">\n{script(f"{kind}.js")}</script>',
+        "title": html.escape(title),
+    }
+    return re.sub(r"<!-- (\w+) -->", lambda found: parts[found[1]], (source / f"{kind}.html").read_text("utf-8"))
 
 
 def script(entry: str) -> str:
@@ -137,7 +142,7 @@ def _described(name: str, net: BaseNetwork, kind: str) -> dict[str, Any]:
     assert bound is not None
     gamma = [[bound]]
     if kind == "digits":
-        gamma = certified_radius(net, torch.zeros(1, weights.in_features), domain=domain, progress=False).bounds.tolist()
+        gamma = certified_radius(net, torch.zeros(1, weights.in_features), domain=domain).bounds.tolist()
     one = torch.ones(weights.in_features, dtype=torch.float64)
     return {
         "name": name,

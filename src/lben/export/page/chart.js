@@ -144,6 +144,23 @@ export class Plot {
    * @param {string} name
    * @param {number} [radius]
    */
+  cross(point, name, radius = 4) {
+    const { x, y } = this.place(point);
+    this.context.strokeStyle = colour(this.canvas, name);
+    this.context.lineWidth = 2;
+    this.context.beginPath();
+    for (const sign of [1, -1]) {
+      this.context.moveTo(x - radius, y - sign * radius);
+      this.context.lineTo(x + radius, y + sign * radius);
+    }
+    this.context.stroke();
+  }
+
+  /**
+   * @param {Point} point
+   * @param {string} name
+   * @param {number} [radius]
+   */
   dot(point, name, radius = 3) {
     const { x, y } = this.place(point);
     this.context.fillStyle = colour(this.canvas, name);

@@ -190,7 +190,10 @@ export class Panel {
     plot.line([{ x: this.size, y: y[0] }, { x: this.size, y: y[1] }], "--quiet", { width: 1, dash: [2, 3] });
     plot.line(proved, "--own", { dash: [6, 4], width: 1.4 });
     plot.line([{ x: 0, y: at.y[at.predicted] - [...at.y].sort((a, b) => b - a)[1] }, ...attacked], "--own", { width: 1 });
-    for (const point of attacked) plot.dot(point, point.y < 0 ? "--bad" : "--own", point.x === this.size ? 5 : 3);
+    for (const point of attacked) {
+      if (point.y < 0) plot.cross(point, "--bad", point.x === this.size ? 6 : 4);
+      else plot.dot(point, "--own", point.x === this.size ? 5 : 3);
+    }
     canvas.setAttribute("aria-label", `The lead of class ${at.predicted} against the size of the attack; the certified radius is ${below(this.radius)} pixels.`);
   }
 }

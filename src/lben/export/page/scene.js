@@ -26,13 +26,13 @@ export class View {
    * @returns {Point & { near: number }}
    */
   project({ a, b, h }, width, height) {
-    const scale = Math.min(width / 3.1, height / 2.6);
+    const scale = Math.min(width / 3.1, height / 2.9);
     const across = a * Math.cos(this.turn) - b * Math.sin(this.turn);
     const away = a * Math.sin(this.turn) + b * Math.cos(this.turn);
     const tall = 0.75 * h;
     return {
       x: width / 2 + scale * across,
-      y: height / 2 - scale * (away * Math.sin(this.lift) + tall * Math.cos(this.lift)),
+      y: 0.45 * height - scale * (away * Math.sin(this.lift) + tall * Math.cos(this.lift)),
       near: tall * Math.sin(this.lift) - away * Math.cos(this.lift),
     };
   }
