@@ -33,6 +33,10 @@ return images.map(k => {
   }
 })
 """
+INKED = """
+const canvas = document.querySelector('.%s'), context = canvas.getContext('2d');
+return context.getImageData(0, 0, canvas.width, canvas.height).data.some(value => value > 0)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -124,9 +128,7 @@ def test_what_is_shown_is_what_is_proved(page: Chrome) -> None:
     assert trace[0] > 1e-3
     assert trace[-1] <= 1e-13 < trace[-2]
     for canvas in ("residual", "logits", "lead", "attacked", "change"):
-        inked = until(page, f"const c = document.querySelector('.{canvas}');"
-                      "return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(v => v > 0)")  # fmt: skip
-        assert inked, canvas
+        assert until(page, INKED % canvas), canvas
 
 
 def drawn(page: Chrome) -> list[int]:

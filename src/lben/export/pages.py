@@ -70,19 +70,26 @@ def page_text(networks: Mapping[str, BaseNetwork], columns: Columns | None = Non
     if set(kinds.values()) != {kind}:
         shown = ", ".join(f"{name} has {net.in_features} inputs" for name, net in networks.items())
         raise InvalidInput(f"Networks side by side must take the same inputs, but {shown}.")
-    data: dict[str, Any] = {"networks": [_described(name, net, kind) for name, net in networks.items()]}
+    weights = {name: _packed_weights(net) for name, net in networks.items()}
+    _check_size(sum(len(part["data"]) for parts in weights.values() for part in parts.values() if part))
+    data: dict[str, Any] = {
+        "networks": [{**weights[name], **_described(name, net, kind)} for name, net in networks.items()]
+    }
     if kind == "digits":
         data["images"] = _images()
     else:
         data["axes"] = _axes(columns, next(iter(networks.values())).normalize is not None)
     text = filled(kind, ", ".join(networks), data)
-    size = len(text.encode())
+    _check_size(len(text.encode()))
+    return text
+
+
+def _check_size(size: int) -> None:
     if size > MOST_BYTES:
         raise InvalidInput(
             f"The page would have {size / 1e6:.1f} MB, and a page has at most {MOST_BYTES / 1e6:g}: "
             "give fewer networks, or smaller ones."
         )
-    return text
 
 
 def filled(kind: str, title: str, data: dict[str, Any]) -> str:
@@ -127,8 +134,17 @@ def _kind(name: str, net: BaseNetwork) -> str:
     raise InvalidInput(f"{name} has {weights.in_features} inputs and {weights.out_features} outputs: {_POSSIBLE}.")
 
 
+def _packed_weights(net: BaseNetwork) -> dict[str, Any]:
+    """Those parts of a network's description that take room."""
+    with torch.no_grad():
+        weights = net.weights()
+    assert isinstance(weights, Weights)
+    parts = {key: packed(getattr(weights, key)) for key in ("W", "U", "bz", "Wo", "by")}
+    return {**parts, "D": None if weights.D is None else packed(weights.D)}
+
+
 def _described(name: str, net: BaseNetwork, kind: str) -> dict[str, Any]:
-    """What the page knows of a network: `Described` of page/network.js."""
+    """What the page knows of a network besides its weights: `Described` of page/network.js."""
     evaluator = Evaluator.of(net)
     evaluator.require_proof()
     subject = evaluator.subject
@@ -148,8 +164,6 @@ def _described(name: str, net: BaseNetwork, kind: str) -> dict[str, Any]:
         "name": name,
         "about": _about(net, bound, kind),
         "activation": {"name": type(sigma).__name__, "parameter": _parameter(sigma)},
-        **{key: packed(getattr(weights, key)) for key in ("W", "U", "bz", "Wo", "by")},
-        "D": None if weights.D is None else packed(weights.D),
         "lam": packed(subject.diagonal),
         "mean": (0 * one if normalize is None else one * normalize.mean).tolist(),
         "std": (one if normalize is None else one * normalize.std).tolist(),
