@@ -22,7 +22,7 @@ ROOMS = sorted(file.parent for file in SOURCE.glob("*/__init__.py"))
 
 
 def test_the_rooms_are_few() -> None:
-    """Folders that hold Python: that of the pages' JavaScript has no rooms below or above it, and is no step to climb."""
+    # Folders that hold Python: a room is what others import from, and nothing imports the JavaScript of pages.
     assert len({file.parent for file in SOURCE.rglob("*.py")} - {SOURCE}) <= 15
     assert len(list(SOURCE.glob("*.py"))) <= 12
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,13 @@ def test_texts_have_no_surface_and_names_must_say_html(tmp_path: Path) -> None:
         lben.write_page(tmp_path / "page.htm", {"net": net})
     with pytest.raises(lben.InvalidInput, match="directory that exists"):
         lben.write_page(tmp_path / "nowhere" / "page.html", {"net": net})
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="What pages compute is tried without a browser by node")
+def test_what_pages_compute_is_right_without_a_browser() -> None:
+    tests = str(Path(__file__).with_name("page.test.mjs"))
+    run = subprocess.run(["node", "--test", tests], capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr
+    passed = re.search(r"pass (\d+)", run.stdout)
+    assert passed is not None
+    assert int(passed[1]) >= 25
