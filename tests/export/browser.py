@@ -47,6 +47,11 @@ def until(page: Chrome, script: str, seconds: float = 60) -> Any:
     return WebDriverWait(page, seconds).until(lambda driver: driver.execute_script(script))
 
 
+def frames(page: Chrome) -> None:
+    """Wait until the page has drawn what it was told."""
+    page.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done))")
+
+
 def complaints(page: Chrome) -> list[str]:
     """What the browser's console says, since it was asked last."""
     return [entry["message"] for entry in page.get_log("browser")]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import lben
 from lben.data import embedded_mnist, pixels
-from tests.export.browser import brightness, browser, complaints, overflow, until, visit
+from tests.export.browser import brightness, browser, complaints, frames, overflow, until, visit
 from tests.problems import ROOT
 
 NAMES = ("mnist-gamma-1", "mnist-mon")
@@ -133,12 +133,14 @@ def test_what_is_shown_is_what_is_proved(page: Chrome) -> None:
 
 def drawn(page: Chrome) -> list[int]:
     """The classes of what is drawn, after a look that it is something."""
+    frames(page)
     assert page.execute_script("return lben.pad.strokes.flat().length") > 3
     x = page.execute_script("return [...lben.panels[0].x]")
     assert 20 < sum(x) < 200
     assert page.execute_script("return document.querySelectorAll('#thumbs [aria-checked=true]').length") == 0
     classes: list[int] = page.execute_script("return lben.panels.map(panel => panel.at.predicted)")
     page.find_element(By.ID, "clear").click()
+    frames(page)
     assert page.execute_script("return lben.pad.strokes.length + lben.panels[0].x.reduce((a, b) => a + b)") == 0
     return classes
 
@@ -195,11 +197,11 @@ def test_it_asks_nobody_and_complains_of_nothing(page: Chrome) -> None:
     assert complaints(page) == []
 
 
-def test_other_activations_precisions_and_skips_have_sound_radii(
+def test_other_activations_and_precisions_have_sound_radii(
     page: Chrome, shown: tuple[Tensor, Tensor], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
-    net = lben.LBEN(784, 6, 10, gamma=2.0, activation=lben.Tanh(), skip="linear", dtype=torch.float64).eval()
+    net = lben.LBEN(784, 6, 10, gamma=2.0, activation=lben.Tanh(), dtype=torch.float64).eval()
     for parameter in net.parameters():
         parameter.data += 0.3 * torch.randn_like(parameter)
     lben.write_page(tmp_path / "other.html", {"Tanh": net})

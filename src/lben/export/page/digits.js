@@ -63,10 +63,19 @@ function show(x, label) {
   }, 800);
 }
 
-const pad = new Pad(/** @type {HTMLCanvasElement} */ (element("pad")), (strokes) => {
+let waiting = false;
+
+/** What is drawn, once a frame at most: a pen moves more often than that. */
+const pad = new Pad(/** @type {HTMLCanvasElement} */ (element("pad")), () => {
   mark(-1);
-  show(imageOf(strokes), null);
+  if (!waiting) requestAnimationFrame(showDrawing);
+  waiting = true;
 });
+
+function showDrawing() {
+  waiting = false;
+  if (!pad.backdrop) show(imageOf(pad.strokes), null); // else an image was chosen meanwhile
+}
 
 const thumbs = images.map((image, k) => {
   const button = document.createElement("button");

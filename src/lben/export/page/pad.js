@@ -17,7 +17,7 @@ const ARROWS = {
 export class Pad {
   /**
    * @param {HTMLCanvasElement} canvas
-   * @param {(strokes: Point[][]) => void} changed called after every change of what is drawn
+   * @param {() => void} changed called after every change of what is drawn
    */
   constructor(canvas, changed) {
     this.canvas = canvas;
@@ -73,7 +73,7 @@ export class Pad {
 
   clear() {
     this.show(null);
-    this.changed(this.strokes);
+    this.changed();
   }
 
   /**
@@ -89,7 +89,7 @@ export class Pad {
 
   finish() {
     this.draw();
-    this.changed(this.strokes);
+    this.changed();
   }
 
   /** @param {KeyboardEvent} event */

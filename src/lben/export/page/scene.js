@@ -54,7 +54,7 @@ export function surfaceFaces(heights) {
       const corners = [place(i, j), place(i + 1, j), place(i + 1, j + 1), place(i, j + 1)];
       const rise = [corners[1].h - corners[0].h, corners[3].h - corners[0].h].map((step) => (step * last) / 2);
       const light = (1 - 0.5 * rise[0] + 0.35 * rise[1]) / Math.hypot(1, rise[0], rise[1]);
-      faces.push({ corners, name: "--own", light: 0.35 + 0.5 * Math.max(0, Math.min(1.2, light)), strength: 1 });
+      faces.push({ corners, name: "--own", light: 0.2 + 0.45 * Math.max(0, Math.min(1.2, light)), strength: 1 });
     }
   }
   return faces;

@@ -49,6 +49,7 @@ const short = (value) => String(Number(value.toPrecision(4)));
  * @returns {string}
  */
 function above(bound) {
+  if (bound === 0) return "0";
   const unit = 10 ** (Math.floor(Math.log10(bound)) - 3);
   return short(Math.ceil((bound / unit) * (1 + 1e-12)) * unit);
 }
