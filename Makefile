@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TSC := build/npm/node_modules/.bin/tsc
 
 .PHONY: help demo pendulum feedforward controller identification observer youla lightning skorch pictures test test-slow lint types bench docs wheel release-check clean
 
@@ -42,8 +43,9 @@ lightning: $(READY)  ## train a network with Lightning, and prove its bound
 skorch: $(READY)  ## train a network with skorch, and prove its bound
 	$(BIN)/python examples/skorch_digits.py
 
-pictures: $(READY)  ## make the pictures of the README again, over those in docs: some minutes
+pictures: $(READY)  ## make the pictures and pages of the README again, over those in docs: some minutes
 	for example in demo pendulum feedforward controller identification observer youla; do $(BIN)/python examples/$$example.py --docs || exit 1; done
+	$(BIN)/python scripts/play.py
 
 test: $(READY)  ## run the tests, in two processes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'
@@ -56,8 +58,11 @@ lint: $(READY)  ## check style, formatting and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 
-types: $(READY)  ## check types
+types: $(READY)  ## check types, also those of the pages' JavaScript where npm can install TypeScript
 	$(BIN)/mypy
+	@if test -x $(TSC) || npm install --silent --no-save --no-package-lock --prefix build/npm typescript@7.0.2 2>/dev/null; \
+	then $(TSC) --project src/lben/export/page && echo "The types of the pages' JavaScript are right."; \
+	else echo "The types of the pages' JavaScript were not checked: npm could not install TypeScript."; fi
 
 bench: $(READY)  ## measure speed ratios and write benchmarks/results
 	$(BIN)/python benchmarks/run.py

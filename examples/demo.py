@@ -4,7 +4,8 @@
 
 An LBEN promises, before it has seen any data, that moving an image by a distance r moves its output by at most
 gamma * r. A MON makes no such promise. Both have 80 hidden units and train for ten epochs on 6,000 images. Then both
-are certified and attacked; build/demo.png and build/demo.json show the outcome.
+are certified and attacked; build/demo.png and build/demo.json show the outcome, and build/demo.html runs both
+networks in a browser.
 """
 
 from __future__ import annotations
@@ -257,6 +258,10 @@ def main() -> None:
     broken += [o.name for o in found if o.slope > o.bound or any(map(float.__gt__, o.attacked, o.certified))]
     if broken:
         raise SystemExit(f"The bound was exceeded by {broken}: this must not happen, please report it.")
+    page = Path(__file__).parent.parent / "build" / "demo.html"
+    page.parent.mkdir(exist_ok=True)
+    lben.write_page(page, nets)
+    console.print(f"Open {page} in a browser to draw digits, and to attack these networks yourself.")
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ from lben.errors import (
 from lben.experiments import baselines
 from lben.export.domains import InBall, InBox
 from lben.export.network import Exported, export
+from lben.export.pages import write_page
 from lben.files import Card, load, pretrained, save
 from lben.layers.equilibrium import ImageLBEN
 from lben.layers.graph import read
@@ -234,4 +235,5 @@ __all__ = [
     "train",
     "verify",
     "well_posed",
+    "write_page",
 ]

@@ -74,7 +74,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_help_names_every_command() -> None:
     said = call("--help")
-    for command in ("train", "evaluate", "certify", "attack", "predict", "export", "import", "reproduce", "report"):
+    networks, others = ("train", "evaluate", "certify", "attack", "predict"), ("import", "reproduce", "report")
+    for command in (*networks, "export", "page", *others):
         assert command in said
         assert "--help" in call(command, "--help")
 
@@ -88,7 +89,7 @@ def test_every_option_has_a_help_text() -> None:
             yield from commands(other)
 
     found = list(commands(typer.main.get_command(app)))
-    assert len(found) == 14
+    assert len(found) == 15
     for command in found:
         assert command.help, command.name
         for parameter in command.params:

@@ -22,6 +22,7 @@ for command in (networks.train, networks.evaluate, networks.certify, networks.at
     app.command()(command)
 app.command("import")(files.import_)
 app.command()(deployment.export)
+app.command()(deployment.page)
 for command in (studies.mnist, studies.svhn, studies.layers, studies.regions):
     reproduce.command()(command)
 
