@@ -83,7 +83,8 @@ class Lines:
             return
         for sides in product((0, 1), repeat=self.n):
             J = self.network.jacobian([fmpq(side) for side in sides])
-            for j in range(self.network.Wo.nrows()) if J is not None else ():
+            assert J is not None  # I - W S is regular for every S of a well-posed network
+            for j in range(self.network.Wo.nrows()):
                 g = torch.tensor([float(J[chosen, k] - J[j, k]) for k in range(d)], dtype=torch.float64)
                 if j != chosen and float(g.norm()) > 0 and bool(g.isfinite().all()):
                     yield exact.matrix(g / g.norm() * (1 - 1e-15))
