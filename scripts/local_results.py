@@ -54,7 +54,7 @@ def counted(net: Any, x: Tensor, y: Tensor) -> dict[str, Any]:
     started = time.process_time()
     around = lben.certified_radius(net, x, y, domain="pixels", local=True).radius
     seconds = time.process_time() - started
-    found = {"images": len(x), "seconds": seconds}
+    found: dict[str, Any] = {"images": len(x), "seconds": seconds}
     for kind, radius in zip(KINDS, (everywhere, around), strict=False):
         found[kind] = [int((radius > size).sum()) for size in RADII]
     for kind, bounds in zip(KINDS[2:], ((0.0, 1.0), WIDE), strict=True):

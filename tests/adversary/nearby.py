@@ -72,7 +72,7 @@ class Lines:
             v = [a + b for a, b in zip(v0, slope, strict=True)]
             if all(entry >= 0 if side else entry <= 0 for side, entry in zip(sides, v, strict=True)):
                 y = [a + b for a, b in zip(y0, rise, strict=True)]
-                return max(y) > y[chosen]
+                return bool(max(y) > y[chosen])
         return False
 
     def directions(self, chosen: int) -> Iterator[Any]:
@@ -83,6 +83,7 @@ class Lines:
             return
         for sides in product((0, 1), repeat=self.n):
             J = self.network.jacobian([fmpq(side) for side in sides])
+            assert J is not None  # I - W S is regular for every S of a well-posed network
             for j in range(self.network.Wo.nrows()):
                 g = torch.tensor([float(J[chosen, k] - J[j, k]) for k in range(d)], dtype=torch.float64)
                 if j != chosen and float(g.norm()) > 0 and bool(g.isfinite().all()):
@@ -133,5 +134,5 @@ def around_inputs(r: Random, tally: Tally, where: str) -> None:
     label = lben.enclose(w, x).y.argmax(dim=-1)
     for share in (1 - 1e-13, 1 + 10.0 ** r.uniform(-12, 0.5)):
         size = radii[0] * share
-        ask = lambda size=size: lben.verify(w, x, label, size, seconds=2.0)  # noqa: E731
-        known(tally, "branching", f"{shown}, radius={size!r}", ask, lambda f: true_verdict(w, x[0], int(label), f))
+        verified = lambda size=size: lben.verify(w, x, label, size, seconds=2.0)  # noqa: E731
+        known(tally, "branching", f"{shown}, radius={size!r}", verified, lambda f: true_verdict(w, x[0], int(label), f))

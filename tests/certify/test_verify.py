@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import lben
+from lben.certify.certificate import Domain
+from lben.certify.subject import Certifiable
 from lben.numerics.multipliers import multipliers
 from tests.certify.test_local import network
 
@@ -74,7 +76,7 @@ def judged(seed: int, units: int) -> tuple[str, float]:
     return found.status[0], least_margin(w, x[0], int(label), radius)
 
 
-def assert_true(net: nn.Module, found: lben.Verification, x: Tensor, y: Tensor) -> None:
+def assert_true(net: Certifiable, found: lben.Verification, x: Tensor, y: Tensor) -> None:
     """Every counterexample is within the radius and proved to have another class."""
     for status, point, start, label in zip(found.status, found.counterexample, x, y, strict=True):
         assert (status == "attacked") is bool(point.isfinite().all())
@@ -118,7 +120,7 @@ def test_leaky_units_stacks_and_pixels() -> None:
     net = lben.LBEN(2, 4, 3, gamma=2.0, activation=lben.LeakyReLU(0.3), normalize=lben.Normalize(0.5, 0.25)).double()
     x = torch.rand(3, 2, dtype=torch.float64)
     for each in (lben.from_sequential(module), net.eval()):
-        domain: lben.Domain = "pixels" if each is net else "input"
+        domain: Domain = "pixels" if each is net else "input"
         with torch.no_grad():
             y = each(x).argmax(dim=-1)
         sure = lben.certified_radius(each, x, local=True, domain=domain).radius
@@ -163,6 +165,6 @@ def test_time_is_kept_and_what_cannot_be_divided_is_refused() -> None:
         lben.verify(smooth, torch.zeros(1, 3), torch.zeros(1, dtype=torch.long), 0.1)
     for bad in ({"radius": 0.0}, {"radius": 1.0, "seconds": 0.0}, {"radius": 1.0, "norm": "1"}):
         with pytest.raises(lben.InvalidInput, match="must be"):
-            lben.verify(net, x, y, **bad)  # type: ignore[arg-type]
+            lben.verify(net, x, y, **bad)
     with pytest.raises(lben.InvalidInput, match="x is empty"):
         lben.verify(net, x[:0], y[:0], 1.0)

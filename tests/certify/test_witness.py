@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 import lben
 from lben.certify.evaluator import PRECISE, Evaluator
-from lben.certify.locality import Locality
+from lben.certify.locality import Locality, Norm
+from lben.certify.subject import Certifiable
 from lben.certify.witness import BallProof, Witness
 from tests.certify.test_local import network
 
 
-def networks() -> Iterator[tuple[nn.Module, Tensor]]:
+def networks() -> Iterator[tuple[Certifiable, Tensor]]:
     """Small ones of every kind that has local radii in balls, each with inputs."""
     for seed in range(3):
         net = network(seed, inputs=2 + seed, gamma=[None, 0.5, 2.0][seed])
@@ -29,7 +30,7 @@ def networks() -> Iterator[tuple[nn.Module, Tensor]]:
 
 
 @pytest.mark.parametrize("norm", ["2", "inf"])
-def test_balls_prove_what_double_precision_does(norm: lben.certify.locality.Norm) -> None:
+def test_balls_prove_what_double_precision_does(norm: Norm) -> None:
     for net, x in networks():
         plain = lben.certified_radius(net, x, local=True, norm=norm).radius
         sure = lben.certified_radius(net, x, local=True, norm=norm, rigorous=True).radius

@@ -30,7 +30,8 @@ def multipliers(h: Tensor, a: Tensor, G: Tensor, r: float, asked: Tensor) -> Ten
     for weight in _WEIGHTS:
         for _ in range(_STEPS):
             mu = problem.moved(mu, weight * r * length / a.shape[1], (0.3 * weight + _SMOOTH) * length)
-    return mu * asked / sizes
+    found: Tensor = mu * asked / sizes
+    return found
 
 
 class _Problem:
