@@ -130,7 +130,7 @@ def verify(
         >>> x = torch.randn(1, 2)
         >>> label = net(x).argmax(dim=1)
         >>> found = lben.verify(net, x, label, 100.0)
-        >>> found.status, bool(net(found.counterexample).argmax(dim=1) == label)
+        >>> found.status, bool(net(found.counterexample.float()).argmax(dim=1) == label)
         (('attacked',), False)
     """
     evaluator = Evaluator.of(net, activation)

@@ -48,8 +48,19 @@ def write_page(
     work, and attack it. Networks of 2 inputs and 1 output: their surfaces, with the proved cone of slopes at a point.
     Weights, embedded as they are, and the page's own code make one file of at most 3 MB that asks nobody for anything.
 
-    path: a name that ends in .html. columns: of the table that networks of 2 inputs take, for names and units.
-    Raises InvalidInput for other networks, and NotWellPosed for those of which nothing is proved.
+    Args:
+        path: the file to write, a name that ends in .html.
+        networks: the networks by the names to show, side by side.
+        columns: of the table that networks of 2 inputs take, for names and units; None: they have numbers.
+
+    Raises:
+        InvalidInput: for other networks, for a page above 3 MB, and for a path that cannot be written.
+        NotWellPosed: for networks of which nothing is proved.
+
+    Examples:
+        >>> lben.write_page("surface.html", {"mine": lben.LBEN(2, 8, 1, gamma=1.0)})
+        >>> "https://" in open("surface.html").read()
+        False
     """
     write_bytes(check_page(path), page_text(networks, columns).encode())
 
