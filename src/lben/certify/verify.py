@@ -126,11 +126,12 @@ def verify(
     Examples:
         Far enough out there is another class, and a counterexample shows it.
 
+        >>> _ = torch.manual_seed(5)
         >>> net = lben.LBEN(2, 4, 2, gamma=1.0).eval()
         >>> x = torch.randn(1, 2)
         >>> label = net(x).argmax(dim=1)
         >>> found = lben.verify(net, x, label, 100.0)
-        >>> found.status, bool(net(found.counterexample).argmax(dim=1) == label)
+        >>> found.status, bool(net(found.counterexample.float()).argmax(dim=1) == label)
         (('attacked',), False)
     """
     evaluator = Evaluator.of(net, activation)
