@@ -126,6 +126,7 @@ def verify(
     Examples:
         Far enough out there is another class, and a counterexample shows it.
 
+        >>> _ = torch.manual_seed(5)
         >>> net = lben.LBEN(2, 4, 2, gamma=1.0).eval()
         >>> x = torch.randn(1, 2)
         >>> label = net(x).argmax(dim=1)

@@ -42,25 +42,27 @@ _EXPORT = re.compile(r"^export (?=function|class|const)", re.MULTILINE)
 def write_page(
     path: str | os.PathLike[str], networks: Mapping[str, BaseNetwork], *, columns: Columns | None = None
 ) -> None:
-    """Write networks, by the names to show, as a page of HTML that runs them in a browser, with what is proved of them.
+    """Write networks as a page of HTML that runs them in a browser, with what is proved of them.
 
     Networks of 784 pixels and 10 classes: draw a digit or choose one, see logits, certified radii and the solver at
     work, and attack it. Networks of 2 inputs and 1 output: their surfaces, with the proved cone of slopes at a point.
     Weights, embedded as they are, and the page's own code make one file of at most 3 MB that asks nobody for anything.
 
     Args:
-        path: the file to write, a name that ends in .html.
-        networks: the networks by the names to show, side by side.
-        columns: of the table that networks of 2 inputs take, for names and units; None: they have numbers.
+        path: of the file, a name that ends in .html.
+        networks: by the names to show; all take the same inputs.
+        columns: of the table that networks of 2 inputs take, for names and units; None: there is no table.
 
     Raises:
-        InvalidInput: for other networks, for a page above 3 MB, and for a path that cannot be written.
+        InvalidInput: for other networks, another name, or weights that are too large for a page.
         NotWellPosed: for networks of which nothing is proved.
 
     Examples:
-        >>> lben.write_page("surface.html", {"mine": lben.LBEN(2, 8, 1, gamma=1.0)})
-        >>> "https://" in open("surface.html").read()
-        False
+        >>> nets = {"bounded": lben.LBEN(2, 4, 1, gamma=1.0), "free": lben.MON(2, 4, 1)}
+        >>> lben.write_page("surfaces.html", nets)
+        >>> import pathlib
+        >>> "bounded" in pathlib.Path("surfaces.html").read_text()
+        True
     """
     write_bytes(check_page(path), page_text(networks, columns).encode())
 
