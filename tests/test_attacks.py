@@ -51,14 +51,22 @@ def test_an_attack_prints_as_a_sentence() -> None:
     x, y = pixels(data.test_images[:20]), data.test_labels[:20]
     result = lben.attack(net, x, y, [0.0, 3.0], method="fgm")
     said = str(result)
-    error = f"{100 * float(result.error[1]):.2f} % at size 3"
-    for words in ("by fgm, 20 inputs", "% at size 0,", error, "at the network's input", "without attack."):
+    error = f"{100 * float(result.error[1]):.2f} % at size 3 (0.9243 in pixels)"
+    for words in (
+        "by fgm, 20 inputs",
+        "% at size 0 (0 in pixels),",
+        error,
+        "at the network's input",
+        "without attack.",
+    ):
         assert words in said
     assert "tensor" not in said
     unsolved = replace(result, unsolved=torch.ones_like(result.unsolved))
     assert "40 attacked ones have no equilibrium" in str(unsolved)
     nowhere = lben.Lengths(torch.full((2,), torch.nan), result.epsilons.pixels)
     assert "at size 0.9243, measured at pixels" in str(replace(result, epsilons=nowhere))
+    alike = lben.Lengths(result.epsilons.input, result.epsilons.input)
+    assert "at size 3, measured at the network's input" in str(replace(result, epsilons=alike))
 
 
 def test_many_steps_are_worse_than_one() -> None:

@@ -86,9 +86,12 @@ class Attack(NoVerdict):
 
     def __str__(self) -> str:
         at_input = bool(torch.isfinite(self.epsilons.input).all())
-        sizes = (self.epsilons.input if at_input else self.epsilons.pixels).tolist()
+        both = at_input and not torch.equal(self.epsilons.input, self.epsilons.pixels)
         reached = [
-            f"{100 * error:.2f} % at size {size:.4g}" for size, error in zip(sizes, self.error.tolist(), strict=True)
+            f"{100 * error:.2f} % at size {at if at_input else before:.4g}" + f" ({before:.4g} in pixels)" * both
+            for error, at, before in zip(
+                self.error.tolist(), self.epsilons.input.tolist(), self.epsilons.pixels.tolist(), strict=True
+            )
         ]
         lost = int(self.unsolved.sum())
         where = place("input" if at_input else "pixels")

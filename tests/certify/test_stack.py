@@ -82,6 +82,14 @@ def test_one_metric_over_two_equilibria_is_better_than_two() -> None:
     assert max(gains) < 0.98
 
 
+def test_in_pixels_the_factors_have_that_of_the_normalisation() -> None:
+    net = lben.Sequential(lben.Normalize(0.5, 0.25), lben.LBEN(6, 9, 5, gamma=1.0), torch.nn.Linear(5, 3), in_shape=6)
+    found = lben.certify(net, domain="pixels")
+    assert isinstance(found, StackCertificate)
+    assert [factor.name for factor in found.factors] == ["Normalize", "1 LBEN", "2 Linear"]
+    assert math.prod(factor.bound for factor in found.factors) == pytest.approx(found.gamma, rel=1e-12)
+
+
 def test_a_stack_too_large_to_join_says_what_was_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "_MOST_UNITS", 16)
     torch.manual_seed(0)

@@ -242,10 +242,19 @@ def test_what_rounding_leaves_no_room_for_is_refused_with_what_there_is_room_for
     with pytest.raises(lben.InvalidInput, match=r"1e-09 cannot be promised.* an accuracy of [0-9.e-]+ ") as refused:
         lben.export(net, accuracy=1e-9, dtype=torch.float32)
     least = float(str(refused.value).split("an accuracy of ")[1].split()[0])
-    assert 1e-7 < lben.export(net, accuracy=1.01 * least, dtype=torch.float32).error <= 1.01 * least
+    assert 1e-7 < lben.export(net, accuracy=least, dtype=torch.float32).error <= least
     with pytest.raises(lben.InvalidInput, match=r"outputs are float32: net.double\(\) rounds less"):
         lben.export(net, accuracy=1e-9)
     assert lben.export(net.double(), accuracy=1e-9).error <= 1e-9
+
+
+def test_what_a_refusal_says_there_is_room_for_is_promised() -> None:
+    net = lben.pretrained("mnist-gamma-1")
+    with pytest.raises(lben.InvalidInput, match="cannot be promised") as refused:
+        lben.export(net, accuracy=1e-7)
+    least = float(str(refused.value).split("an accuracy of ")[1].split()[0])
+    assert least < 1e-5
+    assert lben.export(net, accuracy=least).error <= least
 
 
 def test_too_many_iterations_are_refused_with_their_number() -> None:

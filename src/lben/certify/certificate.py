@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -20,7 +20,14 @@ NO_BOUND = 1e-30
 _INFLATIONS = 28  # from a billionth, doubled each time, to a quarter
 
 
-class Judged:
+class Told:
+    """A record that a notebook shows by its sentence, as `print` does, in place of all its tensors."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+
+class Judged(Told):
     """What every record of a proof can say of itself."""
 
     verdict: Verdict
@@ -39,7 +46,7 @@ class Judged:
         return "proved, rounding included"
 
 
-class NoVerdict:
+class NoVerdict(Told):
     """What a record says that has numbers and no verdict, where it is asked for a truth value."""
 
     def __bool__(self) -> bool:

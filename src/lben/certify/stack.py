@@ -98,8 +98,11 @@ class StackSubject(Subject):
     def _certificate(self, factors: Sequence[Factor], rigorous: bool, domain: Domain) -> StackCertificate:
         total = product(factors)
         verdict: Verdict = "holds" if math.isfinite(total) else "undecided"
-        bound = max(total, math.ulp(0.0)) / self.scale_of(domain)
+        scale = self.scale_of(domain)
+        bound = max(total, math.ulp(0.0)) / scale
         bound = math.nextafter(bound, math.inf) if domain == "pixels" else bound
+        if scale != 1:
+            factors = [Factor("Normalize", 1 / scale * (1 + 1e-15), "its smallest std"), *factors]
         parts = [part for link in self.links if (part := link.metric()) is not None]
         lam = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
         method = "the product of what bounds its stages"

@@ -125,9 +125,9 @@ def end_error(built: Built, given: torch.dtype) -> float:
     return finite((built.error + limits.eps / 2 * most + limits.tiny * math.sqrt(len(region.center))) * UP)
 
 
-def share_of(links: Sequence[Link], accuracy: float) -> float:
-    """What each equilibrium may add to the error of outputs, so that a tenth of the accuracy is left for rounding."""
-    return 0.9 * accuracy / max(1, _equilibria(links))
+def share_of(links: Sequence[Link], error: float) -> float:
+    """What each equilibrium may add to the error of outputs, so that all together add this much."""
+    return error / max(1, _equilibria(links))
 
 
 def _equilibria(links: Sequence[Link]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,9 @@ from lben.numerics.rounding import at_most, undisturbed
 from lben.weights.linear import Standardize
 from lben.weights.record import Record
 from lben.weights.stages import Equilibrium, Shape, Stage
+
+_SHARES = (0.9, 0.1)  # of the accuracy, for what iterations leave; the rest is for rounding, which may need most of it
+_ROOM = 1.2  # with the smaller share, what is above the error that was found by this much can be promised
 
 
 class Exported(nn.Module):
@@ -228,8 +232,8 @@ def export(
     links, shapes = _links(evaluator.subject)
     tried = [dtype] if dtype is not None else list(dict.fromkeys([own, torch.float64]))
     error, forms, region = math.inf, dict[Link, Form](), chosen.region(math.prod(shapes[0]))
-    for inner in tried:
-        plan = Plan(inner, share_of(links, accuracy), forms)
+    for inner, share in product(tried, _SHARES):
+        plan = Plan(inner, share_of(links, share * accuracy), forms)
         with torch.no_grad():
             built = plan.chain(links, region, start_error(region, own, inner))
         error = end_error(built, own)
@@ -254,7 +258,7 @@ def _one_step(net: Examined, activation: Activation | None) -> tuple[Examined, A
 
 
 def _refusal(accuracy: float, error: float, own: torch.dtype, inner: torch.dtype) -> str:
-    least = "no accuracy" if math.isinf(error) else f"an accuracy of {at_most(error, 3)}"
+    least = "no accuracy" if math.isinf(error) else f"an accuracy of {at_most(_ROOM * error, 3)}"
     advice = ""
     if inner is not torch.float64:
         advice = " Computed with dtype=torch.float64 it rounds less."
