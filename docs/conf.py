@@ -36,13 +36,15 @@ nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
+default_role = "py:obj"
 
 html_theme = "furo"
 html_title = f"lben {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_extra_path = [str(page) for page in [HERE / "play.html"] if page.is_file()]  # a page that needs no other file
+html_extra_path = ["play.html", "surface.html"]  # pages that need no other file
 html_math_renderer = "mathml"
 html_show_sphinx = False
 html_theme_options = {"footer_icons": [], "navigation_with_keys": True}
@@ -68,7 +70,5 @@ def display_formula(writer: Any, node: nodes.Element) -> None:
 
 def setup(app: Any) -> dict[str, bool]:
     """Formulas as MathML, which every browser sets by itself: no script, no font, nothing from a network."""
-    if html_extra_path:
-        app.tags.add("play")  # what index.md says of that page
     app.add_html_math_renderer("mathml", (inline_formula, None), (display_formula, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
