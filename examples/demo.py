@@ -181,7 +181,7 @@ def show_robustness(found: list[Robustness], console: Console) -> None:
     console.print(table)
     words = {"attacked": REACHED, "proved": PROVED, "around each": AROUND}
     for o in found:
-        radii = f"Half of these images are proved to keep their class within an l2 distance of {o.median_radius:.2f}."
+        radii = f"Half of these images are proved to keep their class within {o.median_radius:.2f} pixels (l2)."
         words[o.name] = f"{o.certificate} {o.shown} {radii}"
     explain(words, console)
 

@@ -301,3 +301,18 @@ def test_what_has_no_local_bound_is_refused_by_name() -> None:
         lben.local_bound(good, torch.zeros(1, 2).double(), 1.0, norm="1")  # type: ignore[arg-type]
     with pytest.raises(lben.InvalidInput, match="local must be True or False"):
         lben.certified_radius(good, torch.zeros(1, 2).double(), local=2)  # type: ignore[arg-type]
+
+
+def test_units_that_follow_the_input_leave_room_for_larger_radii() -> None:
+    """Those of a first layer move exactly as far as the input, which a rough bound of moves must not exceed."""
+    torch.manual_seed(0)
+    nets = [
+        lben.from_sequential(nn.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 3))),
+        lben.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 3)).eval(),
+        lben.Sequential(lben.SLL(4, 6), lben.LBEN(4, 6, 3, gamma=1.0)).eval(),
+    ]
+    x = torch.randn(5, 4)
+    for net in nets:
+        wider = lben.certified_radius(net, x, local=True).radius / lben.certified_radius(net, x).radius
+        assert float(wider.max()) > 1.2
+        assert float(wider.min()) >= 1

@@ -181,11 +181,11 @@ def test_radii_and_shares_are_told_in_words_and_rounded_down() -> None:
     radius = torch.tensor([0.0, 1 / 3, 2 / 3], dtype=torch.float64)
     found = lben.CertifiedRadius(radius, torch.zeros(3, dtype=torch.int64), "pixels", torch.zeros(2, 2))
     assert str(found) == (
-        "3 certified l2 radii from 0 to 0.666666, the median 0.333333, measured at pixels; 1 of them are 0."
+        "3 certified l2 radii from 0 to 0.666666, the median 0.333333, measured at pixels; zero for 1."
     )
     assert str(replace(found, radius=radius[:0])) == "No radii: there was no input."
     shares = lben.CertifiedAccuracy(torch.tensor([0.5, 1.0]), torch.tensor([2 / 3, 0.0], dtype=torch.float64), "input")
     assert (
         str(shares)
-        == "Right, and proved to stay so: 66.6666 % within 0.5, 0 % within 1, measured at the network's input."
+        == "Right, and proved to stay so: 66.66 % within 0.5, 0 % within 1, measured at the network's input."
     )

@@ -168,3 +168,16 @@ def test_time_is_kept_and_what_cannot_be_divided_is_refused() -> None:
             lben.verify(net, x, y, **bad)
     with pytest.raises(lben.InvalidInput, match="x is empty"):
         lben.verify(net, x[:0], y[:0], 1.0)
+
+
+def test_the_edge_of_a_network_of_two_units() -> None:
+    """Of one feature, on which both units stay linear up to where the class changes."""
+    W, by = torch.zeros(2, 2, dtype=torch.float64), torch.tensor([-0.07, 0.0], dtype=torch.float64)
+    U, bz = torch.tensor([[-2.0], [1.8]], dtype=torch.float64), torch.tensor([-1.0, 0.25], dtype=torch.float64)
+    Wo, x = torch.tensor([[-1.0, 0.9], [0.0, 0.0]], dtype=torch.float64), torch.tensor([[0.12]], dtype=torch.float64)
+    weights = lben.Weights(W, U, bz, Wo, by, torch.ones(2, dtype=torch.float64))
+    edge = 0.12 + (0.9 * 0.25 - 0.07) / (0.9 * 1.8)
+    for share, status in ((0.5, "proved"), (0.99, "proved"), (0.999, "proved"), (1.001, "attacked")):
+        found = lben.verify(weights, x, torch.zeros(1, dtype=torch.int64), share * edge)
+        assert found.status == (status,), share
+    assert float(lben.certified_radius(weights, x, local=True).radius) > 0.9 * edge

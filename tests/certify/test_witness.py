@@ -97,3 +97,14 @@ def test_every_radius_is_told_once_and_as_it_is_returned() -> None:
         assert told[2] == 0
         accuracy = lben.certified_accuracy(net, x[few], y[few], [0.2], **options)  # type: ignore[arg-type]
         assert float(accuracy.accuracy) == pytest.approx(float((result.radius > 0.2).double().mean()))
+
+
+def test_radii_of_stacks_are_proved_in_balls() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4)
+    first, last = lben.LBEN(4, 6, 4, gamma=1.0), lben.LBEN(4, 6, 3, gamma=1.0)
+    for net in (lben.Sequential(first, nn.ReLU(), last), lben.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))):
+        found = lben.certified_radius(net.eval(), x, local=True).radius
+        proved = lben.certified_radius(net, x, local=True, rigorous=True).radius
+        assert bool((proved <= found).all())
+        assert bool((proved > 0.5 * found).all())

@@ -17,6 +17,14 @@ const pack = (values, ...shape) => ({ shape, type: "float64", data: Buffer.from(
 const close = (found, expected, tolerance) =>
   assert.ok(Math.abs(found - expected) <= tolerance, `${found} is not ${expected}`);
 
+test("norms of tiny and of huge entries", () => {
+  close(linear.norm([3e-200, 4e-200]) / 1e-200, 5, 1e-12);
+  close(linear.norm([3e200, 4e200]) / 1e200, 5, 1e-12);
+  assert.equal(linear.norm([0, 0]), 0);
+  assert.equal(linear.norm([Infinity, 1]), Infinity);
+  assert.ok(Number.isNaN(linear.norm([NaN, 1])));
+});
+
 /** A network with small W, so that I - W is monotone in the Euclidean metric with m = 1/2. */
 function network(d, n, p, activation, parameter = 0.5) {
   const ones = (count) => new Array(count).fill(1);

@@ -12,11 +12,11 @@ from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict
 from lben.certify.evaluator import PRECISE, Evaluator, placed
-from lben.certify.locality import Locality, Nearby, Norm
+from lben.certify.locality import Locality, Nearby, Norm, named
 from lben.certify.subject import Examined
 from lben.certify.surroundings import best_norm
 from lben.errors import InvalidInput
-from lben.numerics.rounding import undisturbed
+from lben.numerics.rounding import at_least, at_most, undisturbed
 from lben.solvers.base import Solver, check_solver
 
 _FIXED = 1e-12  # the width of a sector below which a unit is linear, but for rounding
@@ -65,9 +65,9 @@ class LocalBound(NoVerdict):
     def __str__(self) -> str:
         units = self.lower.shape[-1]
         return (
-            f"Within {self.radius:g} ({self.domain}), {self.gamma.numel()} local bounds from "
-            f"{float(self.gamma.min()):.6g} to {float(self.gamma.max()):.6g}; of {units} units "
-            f"{float(self.fixed.double().mean()):.1f} are fixed on average."
+            f"Within {at_least(self.radius)} in the {named(self.norm)} norm ({self.domain}), {self.gamma.numel()} "
+            f"local bounds from {at_most(float(self.gamma.min()))} to {at_most(float(self.gamma.max()))}; of "
+            f"{units} units {float(self.fixed.double().mean()):.1f} are fixed on average."
         )
 
 

@@ -25,6 +25,13 @@ from lben.progress import track
 from lben.solvers.base import Solver
 
 Norm = Literal["2", "inf"]
+
+
+def named(norm: Norm) -> str:
+    """A norm in words."""
+    return "l2" if norm == "2" else "l-infinity"
+
+
 ROOM = 1.03  # what a guess of moves is raised by, so that they stay within it
 _ROUNDS = 8
 _SETTLED = 0.005  # of a move, below which another round is not worth its time

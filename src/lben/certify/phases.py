@@ -18,11 +18,10 @@ from torch import Tensor
 from lben.activations.sectors import slopes_below
 from lben.certify.locality import Locality, Nearby
 from lben.certify.reaching import STAGES, improved
-from lben.certify.surroundings import Frame, Inequality, Rows, Surroundings
+from lben.certify.surroundings import MANY, Frame, Inequality, Rows, Surroundings
 from lben.numerics.enclosed import EPS
 from lben.numerics.multipliers import multipliers
 
-_SHARES = (0.02, 0.1, 0.3, 0.6, 0.88)  # of the largest multiple of a metric
 _NEWTON = 30
 _OPEN = 1e-9  # the width of a sector above which a unit is worth dividing
 _TINY = 1e-290
@@ -157,7 +156,7 @@ class _Bounded:
         """The frame's metric, times what is best for the difference alone."""
         inequality = Inequality.of(self.around)
         last = Rows(self.rows.f[:, -1:], self.rows.g[:, -1:], self.rows.off_f[:, -1:], self.rows.off_g[:, -1:])
-        steps = torch.stack(inequality.steps(_SHARES))
+        steps = torch.stack(inequality.steps(MANY))
         values = torch.stack([inequality.bounds(last, t)[:, 0] for t in steps])
         return self.around.lam * steps.gather(0, values.argmin(dim=0)[None])[0][:, None]
 

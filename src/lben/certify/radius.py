@@ -15,7 +15,7 @@ from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import Domain, NoVerdict, place
 from lben.certify.evaluator import PRECISE, Evaluator, placed
-from lben.certify.locality import Locality, Norm
+from lben.certify.locality import Locality, Norm, named
 from lben.certify.subject import Examined, Subject
 from lben.certify.widening import Known, Told, Widening
 from lben.certify.witness import BallProof
@@ -59,11 +59,9 @@ class CertifiedRadius(NoVerdict):
         if len(sizes) == 0:
             return "No radii: there was no input."
         low, middle, high = (at_least(float(value)) for value in (sizes.min(), sizes.median(), sizes.max()))
-        kind = "l2" if self.norm == "2" else "l-infinity"
-        nothing = int((sizes == 0).sum())
         return (
-            f"{len(sizes)} certified {kind} radii from {low} to {high}, the median {middle}, "
-            f"measured at {place(self.domain)}; {nothing} of them are 0."
+            f"{len(sizes)} certified {named(self.norm)} radii from {low} to {high}, the median {middle}, measured at "
+            f"{place(self.domain)}; zero for {int((sizes == 0).sum())}."
         )
 
 
@@ -92,7 +90,7 @@ class CertifiedAccuracy(NoVerdict):
 
     def __str__(self) -> str:
         parts = [
-            f"{at_least(100 * share)} % within {size:g}"
+            f"{at_least(100 * share, 4)} % within {at_least(size)}"
             for size, share in zip(self.radii.tolist(), self.accuracy.tolist(), strict=True)
         ]
         return f"Right, and proved to stay so: {', '.join(parts)}, measured at {place(self.domain)}."

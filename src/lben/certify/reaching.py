@@ -104,7 +104,7 @@ class Reach:
         rows = around.rows(None).and_(asked)
         bounds = torch.stack([inequality.bounds(rows, t) for t in inequality.steps(FEW)]).amin(dim=0)
         count = moves.shape[1]
-        found = self.locality.real(bounds[:, :count]) * (1 + 1e-12)
+        found = torch.minimum(self.locality.real(bounds[:, :count]) * (1 + 1e-12), near.most)
         pairs = bounds[:, count:]
         if round_ >= _SEARCH:
             pairs = self._sharpened(index, around, asked, pairs)

@@ -43,7 +43,7 @@ class Segment:
     def name(self) -> str:
         names = ", ".join(link.name for link in self.links)
         count = len(self.links)
-        return names if count == 1 else f"stages {self.first + 1} to {self.first + count} joined: {names}"
+        return names if count == 1 else f"stages {self.first} to {self.first + count - 1} joined: {names}"
 
     def tightest(self, *, rigorous: bool) -> list[Factor]:
         """Of all links together, or of each, whichever is less."""

@@ -16,12 +16,12 @@ from lben.activations.sectors import slopes_below
 from lben.certify.ascent import Ascent, Ball
 from lben.certify.certificate import Domain, NoVerdict
 from lben.certify.evaluator import PRECISE, Evaluator, placed
-from lben.certify.locality import Locality, Norm
+from lben.certify.locality import Locality, Norm, named
 from lben.certify.phases import Divided, Parts
 from lben.certify.radius import certified_radius, check_labels
 from lben.certify.subject import Examined
 from lben.errors import ConvergenceWarning, InvalidInput
-from lben.numerics.rounding import undisturbed
+from lben.numerics.rounding import at_least, undisturbed
 from lben.progress import track
 from lben.solvers.base import Solver, check_solver
 
@@ -36,7 +36,7 @@ class Verification(NoVerdict):
 
     Args:
         status: one word for each input, in the order of the flattened batch: "proved"; "attacked", where there is a
-            counterexample; "undecided", where time was up, or the truth is within rounding of the edge.
+            counterexample; "undecided", where time was up, or the radius is too near the edge of the truth.
         counterexample: inputs within the radius that are proved to have another class, of the shape of x, NaN where
             there is none.
         branches: parts of balls that were bounded, of the shape of the batch; 0 where the certificate or the attack
@@ -76,8 +76,9 @@ class Verification(NoVerdict):
     def __str__(self) -> str:
         words = ", ".join(f"{self.status.count(word)} {word}" for word in ("proved", "attacked", "undecided"))
         return (
-            f"Within {self.radius:g} ({self.domain}), of {len(self.status)} inputs: {words}; "
-            f"{int(self.branches.sum())} branches, {float(self.seconds.sum()):.3g} s."
+            f"Within {at_least(self.radius)} in the {named(self.norm)} norm ({self.domain}), of {len(self.status)} "
+            f"inputs: {words}; after the certificate {int(self.branches.sum())} branches, "
+            f"{float(self.seconds.sum()):.3g} s."
         )
 
 
@@ -99,8 +100,9 @@ def verify(
     """Decide for each x whether its class is y and stays so within `radius`: by local bounds, attacks and branching.
 
     The ball is divided by the sides of units' kinks until all parts are proved, or a counterexample is found. In the
-    norm "2" and with enough time, every input ends "proved" or "attacked", unless the truth is within rounding of the
-    edge: with few units, that is, for each may double the number of parts. "proved" accounts for rounding.
+    norm "2" and with enough time, inputs end "proved" or "attacked", unless the radius is very near the largest for
+    which the class stays: with few units, that is, for each may double the number of parts. "proved" accounts for
+    rounding.
 
     Args:
         net: a dense network, one read by `from_sequential`, a dense stack, or bare weights.

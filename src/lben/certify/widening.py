@@ -17,6 +17,7 @@ from lben.solvers.base import Solver
 
 Told = Callable[[Tensor, Tensor], None]
 """Is called with numbers of inputs and their radii, as soon as they are known."""
+_PAIR = 1.5  # a difference of two outputs is at most sqrt(2) times as steep as all; a little more is quickly proved
 _SMALLER = (1.0, 0.999, 0.99)  # of a radius, what is tried to be proved in ball arithmetic
 
 
@@ -91,8 +92,12 @@ class Widening:
             for reach in searches
             if bool(reach.moves[place].isfinite().all())
         ]
-        gamma = known.bounds[chosen] if known.metrics is not None else torch.tensor(self.locality.most)
-        tried.append((searches[-1], float(known.radius[number]), nothing, self._begin()[chosen] / gamma.reshape(-1, 1)))
+        gamma, radius = known.bounds[chosen], float(known.radius[number])
+        if known.metrics is None:  # of pairs no metric is known: that of all outputs proves somewhat less
+            gamma = torch.tensor(self.locality.most, dtype=torch.float64)
+            gap = known.gap[number].where(torch.arange(len(self.locality.outputs)) != chosen, math.inf)
+            radius = min(radius, float(gap.min()) / (_PAIR * self.locality.most))
+        tried.append((searches[-1], radius, nothing, self._begin()[chosen] / gamma.reshape(-1, 1)))
         for reach, radius, moves, metrics in tried:
             near = reach.near.some(place)
             for share in _SMALLER:

@@ -22,7 +22,7 @@ from torch import Tensor
 from lben.activations.sectors import sectors, slopes_below
 from lben.certify.locality import Locality, Nearby
 from lben.certify.rigorous import BITS, balls, definite_balls, identity
-from lben.certify.surroundings import FEW, Inequality, Surroundings
+from lben.certify.surroundings import FEW, MANY, Inequality, Surroundings
 from lben.checks import need
 from lben.errors import InvalidInput
 from lben.numerics.enclosed import Enclosed, balance
@@ -91,6 +91,8 @@ class BallProof:
             around = _Around.of(self, lower, upper, chosen, self._gram(near))
             common = [around.squares(near.frame.lam * step) for step in guess.steps(FEW)]
             r = self.flint.arb(witness.radius)
+            if not self._stay(common, witness.moves.tolist(), r):  # units that follow the input need a small step
+                common += [around.squares(near.frame.lam * step) for step in guess.steps(MANY[:1])]
             return self._stay(common, witness.moves.tolist(), r) and self._keep(
                 around, common, witness, r, point.gaps(chosen)
             )

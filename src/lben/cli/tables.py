@@ -208,4 +208,4 @@ def _error(net: lben.EquilibriumNetwork, columns: Columns, x: Tensor, y: Tensor)
         f"{target.std * root:.4g} for {target.name!r} (which has a standard deviation of {target.std:.4g})"
         for target, root in zip(columns.targets, square, strict=True)
     ]
-    return f"Root mean square test error {', '.join(parts)}, on {len(x):,} rows{without}."
+    return f"Root mean square error {', '.join(parts)}, on {len(x):,} rows{without}."

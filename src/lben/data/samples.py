@@ -83,7 +83,8 @@ def check_targets(outputs: Tensor, targets: Tensor) -> None:
     """Pass outputs and targets of one shape: torch would repeat the smaller."""
     if outputs.shape != targets.shape:
         raise InvalidInput(
-            f"The network's outputs have shape {tuple(outputs.shape)}, but the targets {tuple(targets.shape)}."
+            f"The network's outputs have shape {tuple(outputs.shape)}, but the targets {tuple(targets.shape)}. "
+            "Targets that are floats are regression: for classes give integers."
         )
 
 

@@ -38,7 +38,8 @@ def fit(
 
     Every batch goes to the device of the network, wherever the data are; random numbers are drawn on the CPU. In
     several processes (`torchrun`, after `torch.distributed.init_process_group`) every batch is shared between them and
-    gradients are summed: the weights are those of one process, within rounding.
+    gradients are summed: all begin with the network of the first process, and the weights are those of one process,
+    within rounding.
 
     Args:
         net: any module of samples, of lben's or not; a `REN`, which takes signals, is trained in a loop of your own.
@@ -95,6 +96,7 @@ def fit(
         history = [Epoch(**row) for row in restore_checkpoint(path, net, optimizer, known)]
         if history and workers.rank == 0:
             write_history(path, [asdict(row) for row in history])  # again, should it be damaged
+    workers.agree(net)
     steps = _steps(data, config)
     with bar(name, config.epochs * steps, show=progress if workers.rank == 0 else False) as shown:
         shown.advance(len(history) * steps)
@@ -149,6 +151,13 @@ class _Workers:
         summed = tensor.to(self.device)  # where the processes of a GPU can meet
         distributed.all_reduce(summed)
         return summed
+
+    @torch.no_grad()
+    def agree(self, net: nn.Module) -> None:
+        """Give every process the network of the first: each made its own, perhaps from another seed."""
+        if self.count > 1:
+            for tensor in (*net.parameters(), *net.buffers()):
+                tensor.copy_(self.sum(tensor.detach().clone() if self.rank == 0 else torch.zeros_like(tensor)))
 
     def sum_gradients(self, net: nn.Module) -> None:
         if self.count == 1:

@@ -122,14 +122,17 @@ export function inverse(A) {
 }
 
 /**
- * |x|.
+ * |x|, in units of its largest entry: squares of tiny ones would vanish, and what is bounded by them with them.
  * @param {ArrayLike<number>} x
  * @returns {number}
  */
 export function norm(x) {
+  let most = 0;
+  for (let i = 0; i < x.length; i++) most = Math.max(most, Math.abs(x[i]));
+  if (!(most > 0 && most < Infinity)) return most;
   let sum = 0;
-  for (let i = 0; i < x.length; i++) sum += x[i] * x[i];
-  return Math.sqrt(sum);
+  for (let i = 0; i < x.length; i++) sum += (x[i] / most) ** 2;
+  return most * Math.sqrt(sum);
 }
 
 /**

@@ -81,22 +81,19 @@ function peacemanRachford({ C, alpha, value, prox }, b, start, tolerance) {
   const scaled = b.map((entry) => alpha * entry);
   const offset = product(C, scaled, scaled);
   const u = start ? start.z.map((z, i) => alpha * start.v[i] + (1 - alpha) * z) : offset.slice();
-  const [w, v, z] = [new Float64Array(n), new Float64Array(n), new Float64Array(n)];
+  const [w, v, z, wrong] = Array.from({ length: 4 }, () => new Float64Array(n));
   /** @type {number[]} */
   const trace = [];
   for (let k = 0; k < MOST_ITERATIONS; k++) {
     for (let i = 0; i < n; i++) w[i] = 2 * prox(u[i], i) - u[i];
     product(C, w, offset, u);
-    let wrong = 0;
-    let size = 0;
     for (let i = 0; i < n; i++) {
       const c = (w[i] + u[i]) / 2;
       v[i] = c + (c - w[i]) / alpha;
       z[i] = value(v[i], i);
-      wrong += (c - z[i]) ** 2;
-      size += z[i] ** 2;
+      wrong[i] = c - z[i];
     }
-    trace.push(Math.sqrt(size > 0 ? wrong / size : wrong));
+    trace.push(norm(wrong) / (norm(z) || 1));
     if (!(trace[k] > tolerance)) break;
   }
   return { z, v, trace };

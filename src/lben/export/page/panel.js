@@ -155,7 +155,7 @@ export class Panel {
     if (!now) {
       verdict.textContent = "Attacking …";
     } else if (now.predicted !== at.predicted) {
-      verdict.textContent = `Now a ${now.predicted}: a change of ${now.length.toFixed(2)} pixels is enough.`;
+      verdict.textContent = `Now a ${now.predicted}: a change of ${(Math.ceil(now.length * 100) / 100).toFixed(2)} pixels is enough.`;
       verdict.classList.add("broken");
     } else if (inside) {
       verdict.textContent = `Still a ${at.predicted}. Inside the certified radius no attack can succeed.`;
