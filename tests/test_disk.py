@@ -73,8 +73,11 @@ def test_what_names_no_folder_is_refused(path: object, tmp_path: Path, monkeypat
 def test_files_are_written_in_one_place_only() -> None:
     """Nothing in the package opens, renames or saves a file by itself."""
     ways = re.compile(r"os\.replace|\.rename\(|\.write_text\(|open\(([^)]*, )?[\"'][wax]|torch\.save|save_file")
-    direct = {file.name for file in SOURCE.rglob("*.py") if ways.search(file.read_text())}
-    direct |= {file.name for file in SOURCE.rglob("*.py") if re.search(r"\w\.write_bytes\(", file.read_text())}
+    direct = set()
+    for file in SOURCE.rglob("*.py"):
+        code = re.sub(r"^ *>>> .*$", "", file.read_text(), flags=re.MULTILINE)  # examples are a user's
+        if ways.search(code) or re.search(r"\w\.write_bytes\(", code):
+            direct.add(file.name)
     assert direct == {"disk.py"}
 
 

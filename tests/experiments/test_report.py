@@ -161,4 +161,5 @@ def test_the_page_opens_in_a_browser(tiny: Path, tmp_path: Path) -> None:
     assert "CONSOLE" not in shot.stderr
     assert picture.stat().st_size > 50_000
     dumped = subprocess.run([chromium, *options, "--dump-dom", page], capture_output=True, text=True, timeout=120)
-    assert dumped.stdout.count("<td>") == 4 * (13 + 10) + 2 * 8
+    cells = (tiny / "report" / "index.html").read_text().count("<td>")
+    assert dumped.stdout.count("<td>") == cells > 50

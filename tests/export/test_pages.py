@@ -94,7 +94,12 @@ def columns(*texts: str) -> Columns:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: {}, "at least one network"),
+        (lambda: {}, "needs networks by their names"),
+        (lambda: {1: lben.LBEN(2, 3, 1)}, "must be a text that can be shown, not 1"),
+        (
+            lambda: {"a": lben.LBEN(2, 3, 1), "b": lben.LBEN(2, 3, 1, normalize=lben.Normalize(0.0, 10.0))},
+            "must all normalise their inputs, or none",
+        ),
         (
             lambda: {"net": lben.LBEN(4, 3, 3)},
             "net has 4 inputs and 3 outputs: a page is made of dense networks of 784",

@@ -83,7 +83,7 @@ class Framed(Activation):
         Returns:
             Booleans of shape (units,).
         """
-        checks.width("The tensor", v, self.units)
+        checks.width("The tensor", checks.floating("The tensor", v), self.units)
         mask = torch.zeros(self.height, self.width, self.channels, dtype=torch.bool, device=v.device)
         mask[self.border : -self.border, self.border : -self.border] = True
         return mask.reshape(-1)

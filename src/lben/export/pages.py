@@ -69,15 +69,19 @@ def write_page(
 
 def check_page(path: str | os.PathLike[str]) -> Path:
     """The file, if it can be written and its name says what it is."""
+    target = check_target(path)
     if Path(path).suffix.lower() != ".html":
         raise InvalidInput(f"{str(path)!r} must end in .html: that is the format that is written.")
-    return check_target(path)
+    return target
 
 
 def page_text(networks: Mapping[str, BaseNetwork], columns: Columns | None = None) -> str:
     """The whole page."""
-    if not networks:
-        raise InvalidInput("A page needs at least one network.")
+    if not isinstance(networks, Mapping) or not networks:
+        raise InvalidInput(f"A page needs networks by their names, {{name: net}}, and not {type(networks).__name__}.")
+    for name in networks:
+        if not isinstance(name, str) or not name.isprintable():
+            raise InvalidInput(f"The name of a network must be a text that can be shown, not {name!r}.")
     kinds = {name: _kind(name, net) for name, net in networks.items()}
     kind = next(iter(kinds.values()))
     if set(kinds.values()) != {kind}:
@@ -91,7 +95,10 @@ def page_text(networks: Mapping[str, BaseNetwork], columns: Columns | None = Non
     if kind == "digits":
         data["images"] = _images()
     else:
-        data["axes"] = _axes(columns, next(iter(networks.values())).normalize is not None)
+        normalised = {net.normalize is not None for net in networks.values()}
+        if len(normalised) > 1:
+            raise InvalidInput("Networks side by side must all normalise their inputs, or none: slopes have one unit.")
+        data["axes"] = _axes(columns, normalised.pop())
     text = filled(kind, ", ".join(networks), data)
     _check_size(len(text.encode()))
     return text
