@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import lben
 from lben.activations.sectors import sectors
+from lben.certify.subject import Certifiable
 from lben.certify.surroundings import Inequality, Rows
 from lben.data import embedded_mnist, pixels
 from tests.problems import ACTIVATIONS, mnist_network, name
@@ -306,7 +307,7 @@ def test_what_has_no_local_bound_is_refused_by_name() -> None:
 def test_units_that_follow_the_input_leave_room_for_larger_radii() -> None:
     """Those of a first layer move exactly as far as the input, which a rough bound of moves must not exceed."""
     torch.manual_seed(0)
-    nets = [
+    nets: list[Certifiable] = [
         lben.from_sequential(nn.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 3))),
         lben.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 3)).eval(),
         lben.Sequential(lben.SLL(4, 6), lben.LBEN(4, 6, 3, gamma=1.0)).eval(),
