@@ -147,7 +147,7 @@ def test_examples_run_as_they_are_printed(name: str, tmp_path: Path, monkeypatch
     assert found or name in bases()
     for test in found:
         runner, said = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS), list[str]()
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             runner.run(test, out=said.append)
         missing = re.search(r"errors\.MissingExtra: (.*)", "".join(said))
