@@ -13,7 +13,7 @@ from tests.problems import ROOT
 
 FOLDER = ROOT / "docs" / "tutorials"
 TUTORIALS = sorted(FOLDER.glob("[0-9]*.md"))
-QUICKEST = [FOLDER / "02-what-is-proved.md", FOLDER / "10-deployment.md"]
+QUICKEST = [FOLDER / "10-deployment.md"]
 CELL = re.compile(r"^```\{code-cell\} python\n(?::tags: \[[\w-]+\]\n)?(.*?)^```$", re.S | re.M)
 
 

@@ -29,6 +29,7 @@ def networks() -> Iterator[tuple[Certifiable, Tensor]]:
     yield skip.eval(), torch.rand(3, 3, dtype=torch.float64)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("norm", ["2", "inf"])
 def test_balls_prove_what_double_precision_does(norm: Norm) -> None:
     for net, x in networks():
