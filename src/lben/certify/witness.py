@@ -91,11 +91,11 @@ class BallProof:
             around = _Around.of(self, lower, upper, chosen, self._gram(near))
             common = [around.squares(near.frame.lam * step) for step in guess.steps(FEW)]
             r = self.flint.arb(witness.radius)
-            if not self._stay(common, witness.moves.tolist(), r):  # units that follow the input need a small step
+            stays = self._stay(common, witness.moves.tolist(), r)
+            if not stays:  # units that follow the input need a small step
                 common += [around.squares(near.frame.lam * step) for step in guess.steps(MANY[:1])]
-            return self._stay(common, witness.moves.tolist(), r) and self._keep(
-                around, common, witness, r, point.gaps(chosen)
-            )
+                stays = self._stay(common, witness.moves.tolist(), r)
+            return stays and self._keep(around, common, witness, r, point.gaps(chosen))
 
     def _gram(self, near: Nearby) -> Any:
         """K; where features are bounded one by one, for dx in the norm that their shares make."""
