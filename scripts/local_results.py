@@ -1,10 +1,12 @@
 """Local radii on MNIST's test images: a table of certified accuracy, and a search for what would contradict a radius.
 
     python scripts/local_results.py table [--images 10000] [--folder docs/results/mnist-local] [--networks ...]
+    python scripts/local_results.py verified [--images 1000] [--folder ...] [--networks ...]
     python scripts/local_results.py soundness [--images 2000] [--folder ...] [--networks ...]
 
 MNIST is found as `lben.data.mnist` finds it. What is done is written chunk by chunk, and not done again: start it again
-with the same folder and it goes on. `table` writes table.json and index.md. `soundness` writes soundness.json, and ends
+with the same folder and it goes on. `table` writes table.json and index.md; `verified` verified.json, and its part of
+index.md: what `lben.verify` decides of the first images, in the pixel range. `soundness` writes soundness.json, and ends
 with an error if any attack succeeded within a radius.
 """
 
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor
 
 import lben
+from lben.certify.verify import Status
 from lben.data import mnist, pixels
 from lben.disk import write_bytes
 from lben.experiments.measure import RADII
@@ -36,6 +39,8 @@ NETWORKS = {
 TOLERANCES = (1e-2, 1e-4, 1e-6, 1e-8)
 METHODS: tuple[lben.attacks.AttackMethod, ...] = ("fgm", "pgd", "deepfool")
 CHUNK, STEPS = 250, 20
+STATES: tuple[Status, ...] = ("proved", "attacked", "undecided")
+SECONDS = 3.0  # an image
 WIDE = (-20.0, 21.0)  # in place of the pixel range: attacks that may leave it, as the certificates allow
 KINDS = ("global", "local", "attacked", "attacked, beyond the pixel range")
 
@@ -73,7 +78,7 @@ def table(images: int, folder: Path, networks: list[str]) -> None:
             if done.get(str(start), {}).get("images") != len(x):
                 done[str(start)] = counted(net, x, y)
                 write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
-                write_bytes(folder / "index.md", written(known).encode())
+                write_index(folder)
                 print(f"{name}: {start + len(x)} of {images}", flush=True)
 
 
@@ -97,6 +102,56 @@ def written(known: dict[str, dict[str, Any]]) -> str:
             shares = [100 * sum(one[kind][k] for one in done.values()) / total for kind in KINDS]
             cells = " | ".join(f"{share:.2f} %" for share in shares)
             lines.append(f"| {NETWORKS[name]} | {total:,} | {size:g} | {cells} | {each:.3f} |")
+    return "\n".join(lines) + "\n"
+
+
+def verified(images: int, folder: Path, networks: list[str]) -> None:
+    """What is decided within the pixel range, in so many seconds an image after its local radius."""
+    path = folder / "verified.json"
+    known: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    for name in networks:
+        net, done = lben.pretrained(name), known.setdefault(name, {})
+        for start, x, y in chunks(images):
+            for size in RADII:
+                key = f"{start} at {size:g}"
+                if done.get(key, {}).get("images") == len(x):
+                    continue
+                found = lben.verify(net, x, y, size, seconds=SECONDS, domain="pixels", bounds=(0.0, 1.0))
+                states = {word: found.status.count(word) for word in STATES}
+                done[key] = {"images": len(x), "size": size, "seconds": float(found.seconds.sum()), **states}
+                write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
+                write_index(folder)
+                print(f"{name} at {size:g}: {start + len(x)} of {images}, {states}", flush=True)
+
+
+def write_index(folder: Path) -> None:
+    """index.md, of what is there."""
+    parts = [(folder / f"{name}.json", write) for name, write in (("table", written), ("verified", decided))]
+    texts = [write(json.loads(path.read_text())) for path, write in parts if path.exists()]
+    write_bytes(folder / "index.md", "\n".join(texts).encode())
+
+
+def decided(known: dict[str, dict[str, Any]]) -> str:
+    """The table of `verified`, in percent of the images."""
+    lines = [
+        "## Decided by `lben.verify`",
+        "",
+        "The share of the first test images of which it is proved that every image, with pixels in [0, 1], within the",
+        "size has the right class; of which there is one that has another; and which are undecided after",
+        f"{SECONDS:g} s an image. A certificate of the table above holds beyond the pixel range, too. Made by",
+        "`python scripts/local_results.py verified`.",
+        "",
+        "| network | images | size | proved | attacked | undecided | seconds an image |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, done in known.items():
+        for size in RADII:
+            some = [one for one in done.values() if one["size"] == size]
+            total = sum(one["images"] for one in some)
+            if total:
+                cells = " | ".join(f"{100 * sum(one[word] for one in some) / total:.1f} %" for word in STATES)
+                each = sum(one["seconds"] for one in some) / total
+                lines.append(f"| {NETWORKS[name]} | {total:,} | {size:g} | {cells} | {each:.2f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -149,7 +204,7 @@ def soundness(images: int, folder: Path, networks: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("table", "soundness"))
+    parser.add_argument("what", choices=("table", "verified", "soundness"))
     parser.add_argument("--images", type=int)
     parser.add_argument("--folder", type=Path, default=Path("docs/results/mnist-local"))
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
@@ -157,6 +212,8 @@ def main() -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     if asked.what == "table":
         table(asked.images or 10_000, asked.folder, asked.networks)
+    elif asked.what == "verified":
+        verified(asked.images or 1000, asked.folder, asked.networks)
     else:
         soundness(asked.images or 2000, asked.folder, asked.networks)
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -225,9 +223,7 @@ def _checked(evaluator: Evaluator, x: Tensor, y: Tensor, bounds: tuple[float, fl
         raise InvalidInput(f"x must have shape (batch, features) and at least one row, not {tuple(x.shape)}.")
     if evaluator.weights.out_features < 2:
         raise InvalidInput("An attack needs at least two outputs to choose between, but the network has one.")
-    pair = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(isinstance(end, Real) for end in bounds)
-    if not pair or not -math.inf < bounds[0] < bounds[1] < math.inf:
-        raise InvalidInput(f"bounds must be two numbers, the smaller first, not {bounds!r}.")
+    checks.interval("bounds", bounds)
     lowest, highest = float(x.detach().min()), float(x.detach().max())
     if lowest < bounds[0] or highest > bounds[1]:
         raise InvalidInput(

@@ -21,6 +21,7 @@ from tests.adversary import draws, exact
 from tests.adversary.claims import known
 from tests.adversary.tally import Tally, show
 
+Ends = tuple[float, float] | None
 Line = tuple[list[Any], list[Any]]
 """A rational linear function of t for each unit, or output: values at 0, and slopes."""
 
@@ -46,10 +47,15 @@ class Lines:
             y0, rise = N.Wo * S * v0 + N.D * self.x + self.by, N.Wo * S * slope + N.D * u
             yield sides, (_column(v0), _column(slope)), (_column(y0), _column(rise))
 
-    def keeps(self, u: Any, chosen: int, radius: Any) -> bool:
-        """Whether no output is above that of `chosen` on the line, for |t| <= radius."""
+    def keeps(self, u: Any, chosen: int, radius: Any, ends: Ends = None) -> bool:
+        """Whether no output is above that of `chosen` on the line, for |t| <= radius, and x + t u between the ends."""
+        least, most = -radius, radius
+        for a, b in zip(_column(self.x), _column(u), strict=True):
+            if ends is not None and b != 0:
+                first, last = sorted((exact.rational(end) - a) / b for end in ends)
+                least, most = max(least, first), min(most, last)
         for sides, (v0, slope), (y0, rise) in self.patterns(u):
-            low, high = -radius, radius
+            low, high = least, most
             for side, a, b in zip(sides, v0, slope, strict=True):
                 a, b = (a, b) if side else (-a, -b)  # a + b t >= 0
                 if b > 0:
@@ -94,19 +100,21 @@ def _column(matrix: Any) -> list[Any]:
     return [row[0] for row in matrix.tolist()]
 
 
-def true_radius(w: lben.Weights, x: Tensor, chosen: int, radius: float) -> bool:
-    """Whether no line shows another class within the radius."""
+def true_radius(w: lben.Weights, x: Tensor, chosen: int, radius: float, ends: Ends = None) -> bool:
+    """Whether no line shows another class within the radius, and between the ends."""
     lines = Lines(w, x)
-    return all(lines.keeps(u, chosen, exact.rational(min(radius, 1e300))) for u in lines.directions(chosen))
+    return all(lines.keeps(u, chosen, exact.rational(min(radius, 1e300)), ends) for u in lines.directions(chosen))
 
 
-def true_verdict(w: lben.Weights, x: Tensor, label: int, found: lben.Verification) -> bool:
-    """Whether what is proved is true on all lines, and a counterexample is one, within the radius."""
+def true_verdict(w: lben.Weights, x: Tensor, label: int, found: lben.Verification, ends: Ends = None) -> bool:
+    """Whether what is proved is true on all lines, and a counterexample is one, within the radius and the ends."""
     if found.status[0] == "proved":
-        return true_radius(w, x, label, found.radius)
+        return true_radius(w, x, label, found.radius, ends)
     if found.status[0] == "undecided":
         return True
     point = found.counterexample[0]
+    if ends is not None and not bool(((point >= ends[0]) & (point <= ends[1])).all()):
+        return False
     moved = [a - b for a, b in zip(_column(exact.matrix(point)), _column(exact.matrix(x)), strict=True)]
     return sum((a * a for a in moved), fmpq(0)) <= exact.rational(found.radius) ** 2 and Lines(w, x).beats(point, label)
 
@@ -134,5 +142,9 @@ def around_inputs(r: Random, tally: Tally, where: str) -> None:
     label = lben.enclose(w, x).y.argmax(dim=-1)
     for share in (1 - 1e-13, 1 + 10.0 ** r.uniform(-12, 0.5)):
         size = radii[0] * share
-        verified = lambda size=size: lben.verify(w, x, label, size, seconds=2.0)  # noqa: E731
-        known(tally, "branching", f"{shown}, radius={size!r}", verified, lambda f: true_verdict(w, x[0], int(label), f))
+        far = float(x.abs().max()) + size * r.uniform(0, 1)
+        for ends in (None, (min(float(x.min()), far - 2 * size * r.random()), far)):
+            verified = lambda size=size, e=ends: lben.verify(w, x, label, size, seconds=2.0, bounds=e)  # noqa: E731
+            kind = "branching" if ends is None else "branching in a range"
+            true_of = lambda f, e=ends: true_verdict(w, x[0], int(label), f, e)  # noqa: E731
+            known(tally, kind, f"{shown}, radius={size!r}, ends={ends}", verified, true_of)

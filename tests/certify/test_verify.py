@@ -11,7 +11,6 @@ from torch import Tensor, nn
 import lben
 from lben.certify.certificate import Domain
 from lben.certify.subject import Certifiable
-from lben.numerics.multipliers import multipliers
 from tests.certify.test_local import network
 
 EDGE = 1e-7  # margins nearer to 0 than this are within rounding of the edge
@@ -101,19 +100,6 @@ def test_many_small_networks_are_decided_and_rightly(part: int) -> None:
         assert status == ("proved" if margin > 0 else "attacked") or abs(margin) < EDGE, (seed, status, margin)
 
 
-def test_multipliers_give_the_least_of_a_linear_function_over_part_of_a_ball() -> None:
-    """base + x_1 over |x| <= 2 with x_1 >= -1, or x_1 + x_2 >= 0 and x_1 - x_2 >= 0: least at -1, and at 0."""
-    h = torch.tensor([[1.0, 0.0]], dtype=torch.float64).repeat(3, 1)
-    G = torch.tensor([[[1.0, 0.0], [0, 1]], [[1, 1], [1, -1]], [[1, 1], [1, -1]]], dtype=torch.float64)
-    a = torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
-    asked = torch.tensor([[True, False], [True, True], [False, False]])
-    mu = multipliers(h, a, G, 2.0, asked)
-    assert bool((mu >= 0).all())
-    assert not bool(mu[~asked].any())
-    least = -(a * mu).sum(dim=1) - 2 * (h - (mu[:, None] @ G)[:, 0]).norm(dim=1)
-    assert least.tolist() == pytest.approx([-1.0, 0.0, -2.0], abs=1e-4)
-
-
 def test_leaky_units_stacks_and_pixels() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(2, 5), nn.LeakyReLU(0.2), nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 3)).double()
@@ -181,3 +167,39 @@ def test_the_edge_of_a_network_of_two_units() -> None:
         found = lben.verify(weights, x, torch.zeros(1, dtype=torch.int64), share * edge)
         assert found.status == (status,), share
     assert float(lben.certified_radius(weights, x, local=True).radius) > 0.9 * edge
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_range_is_respected_and_leaves_nothing_open(seed: int) -> None:
+    """Against a fine grid of the part of the disk that is within the range; what it leaves open is near the edge."""
+    net = network(seed, units=3 + seed % 3, gamma=2.0)
+    g = torch.Generator().manual_seed(seed)
+    x = torch.rand(1, 2, generator=g, dtype=torch.float64)
+    y = net(x).argmax(dim=-1)
+    size = float(lben.certified_radius(net, x, local=True).radius) * 1.5
+    side = torch.linspace(-size, size, 301, dtype=torch.float64)
+    points = x + torch.cartesian_prod(side, side)
+    for low, high in ((0.0, 1.0), (float(x.min()), float(x.max()) + size / 3)):
+        inside = ((points >= low) & (points <= high)).all(dim=1) & ((points - x).norm(dim=1) <= size)
+        out = net(points[inside] if bool(inside.any()) else x).detach()
+        margin = out[:, int(y)] - out.scatter(1, y.expand(len(out))[:, None], -torch.inf).amax(dim=1)
+        found = lben.verify(net, x, y, size, bounds=(low, high), seconds=20)
+        assert_true(net, found, x, y)
+        if found.status == ("attacked",):
+            assert bool(((found.counterexample >= low) & (found.counterexample <= high)).all())
+        assert float(margin.min()) > 0 or found.status == ("attacked",)
+        assert found.status == ("proved",) or float(margin.min()) < 1e-2
+
+
+def test_a_range_proves_more_on_images() -> None:
+    net, data = lben.pretrained("mnist-gamma-1"), lben.data.embedded_mnist()
+    x, y = lben.data.pixels(data.test_images[5:9]), data.test_labels[5:9]
+    anywhere = lben.verify(net, x, y, 1.58, domain="pixels", seconds=2.0)
+    images = lben.verify(net, x, y, 1.58, domain="pixels", seconds=4.0, bounds=(0.0, 1.0))
+    assert images.status.count("proved") > anywhere.status.count("proved")
+    for status, more in zip(anywhere.status, images.status, strict=True):
+        assert status != "proved" or more == "proved"
+    with pytest.raises(lben.InvalidInput, match="outside bounds"):
+        lben.verify(net, x + 2, y, 1.0, bounds=(0.0, 1.0))
+    with pytest.raises(lben.InvalidInput, match="the smaller first"):
+        lben.verify(net, x, y, 1.0, bounds=(1.0, 0.0))

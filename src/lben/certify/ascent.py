@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lben.certify.evaluator import Evaluator
 from lben.certify.locality import Norm
+from lben.numerics.enclosed import EPS
 from lben.numerics.rounding import norm_bound
 from lben.solvers.peaceman_rachford import PeacemanRachford
 
@@ -21,13 +22,17 @@ _ROUGH = PeacemanRachford(tolerance=1e-6, on_failure="warn")
 
 @dataclass(frozen=True, eq=False)
 class Ball:
-    """All inputs within r of x, (1, d), in lengths of (x' - x) unit, unit of shape (d,); and the class of x."""
+    """All inputs within r of x, (1, d), in lengths of (x' - x) unit, unit of shape (d,); and the class of x.
+
+    range: what features stay between; infinite where that is anything.
+    """
 
     x: Tensor
     unit: Tensor
     r: float
     norm: Norm
     chosen: int
+    range: tuple[float, float]
 
     def within(self, steps: Tensor) -> Tensor:
         """x + steps, those that are too long shortened, for steps in units of length."""
@@ -36,7 +41,16 @@ class Ball:
             steps = steps.clamp(-self.r * _INSIDE, self.r * _INSIDE)
         else:
             steps = steps * (self.r * _INSIDE / sizes.clamp(min=1e-280)).clamp(max=1.0)[:, None]
-        return self.x + steps / self.unit
+        return (self.x + steps / self.unit).clamp(*self.range)
+
+    def sides(self) -> tuple[Tensor, Tensor]:
+        """Between what steps from x stay, entry by entry and in units of length, rounded outwards; (d,) each."""
+        off = 8 * EPS * self.x[0].abs()
+        low, high = ((end - self.x[0]) * self.unit for end in self.range)
+        low, high = low - off * self.unit - 8 * EPS * low.abs(), high + off * self.unit + 8 * EPS * high.abs()
+        if self.norm == "inf":
+            low, high = low.clamp(min=-self.r), high.clamp(max=self.r)
+        return low, high
 
     def at_edge(self, directions: Tensor) -> Tensor:
         """x + r times directions, scaled to length one."""
@@ -47,7 +61,8 @@ class Ball:
         """Whether points are surely within it; shape (batch,)."""
         steps = (points - self.x) * self.unit
         size = steps.abs().amax(dim=1) if self.norm == "inf" else norm_bound(steps)
-        return size * (1 + 1e-14) <= self.r
+        inside = ((points >= self.range[0]) & (points <= self.range[1])).all(dim=1)
+        return inside & (size * (1 + 1e-14) <= self.r)
 
 
 @dataclass(frozen=True, eq=False)

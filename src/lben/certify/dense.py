@@ -81,8 +81,8 @@ class DenseSubject(EquilibriumSubject):
     def injected(self, z: Tensor, x: Tensor, distance: Tensor) -> tuple[Tensor, Tensor]:
         """The pre-activations of z, at this distance of the equilibrium, and what each may be off by."""
         distance = distance[:, None] * norm_bound(self.weights.W / self.diagonal.sqrt())
-        terms = self.product(z.abs(), absolute=True) + self.injection(self._sizes(x), absolute=True)
-        here = self.product(z, absolute=False) + self.injection(self._scaled(x), absolute=False)
+        terms = self.product(z.abs(), absolute=True) + self.injection(self.sizes(x), absolute=True)
+        here = self.product(z, absolute=False) + self.injection(self.scaled(x), absolute=False)
         return here, (distance + self.longest * EPS * (terms + 1e-290)) * (1 + 1e-12)
 
     def check(self, gamma: float | None, lam: Tensor | None, *, rigorous: bool, domain: Domain) -> Certificate:

@@ -112,7 +112,7 @@ class EquilibriumSubject(Subject):
         return FISTA(tolerance=solver.tolerance, max_iterations=_SLOW_STEPS, on_failure=solver.on_failure)
 
     def outputs(self, x: Tensor, solver: Solver) -> Tensor:
-        rows = self._scaled(x)
+        rows = self.scaled(x)
         method, on_failure = self.suitable(solver), solver.on_failure or "raise"
         z = equilibrium(self.operator, self.activation, self._bias(rows), method, on_failure=on_failure)
         return self.weights.readout(z, rows)
@@ -121,7 +121,7 @@ class EquilibriumSubject(Subject):
         size = max(1, _MOST_UNITS // self.weights.hidden_features)
         return joined([self._evaluate(rows, solver) for rows in x.split(size)])
 
-    def _scaled(self, x: Tensor) -> Tensor:
+    def scaled(self, x: Tensor) -> Tensor:
         """x at the network's input."""
         return x if self.normalize is None else self.normalize(x)
 
@@ -137,14 +137,14 @@ class EquilibriumSubject(Subject):
 
     def outputs_of(self, z: Tensor, x: Tensor, distance: Tensor, converged: Tensor) -> Evaluation:
         """What z, at this distance of the equilibrium, says of the outputs."""
-        y = self.readout(z, self._scaled(x), absolute=False)
-        terms = self.readout(z.abs(), self._sizes(x), absolute=True)
+        y = self.readout(z, self.scaled(x), absolute=False)
+        terms = self.readout(z.abs(), self.sizes(x), absolute=True)
         rounding = self.longest_output * (EPS * terms + _TINY)
         return Evaluation(y, rounding, ((distance, self.reach),), converged)
 
     def _solve(self, x: Tensor, solver: Solver) -> Solved:
         """Equilibria as good as they can be had; what is left open shows in the residual, and raises nothing."""
-        problem = Problem(self.operator, self.activation, self._bias(self._scaled(x)))
+        problem = Problem(self.operator, self.activation, self._bias(self.scaled(x)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             found = solve(self.suitable(solver), problem, on_failure="warn")
@@ -187,13 +187,13 @@ class EquilibriumSubject(Subject):
 
     def _residual(self, z: Tensor, v: Tensor, x: Tensor, bias: Tensor | None) -> Tensor:
         """A bound on |v - W z - U x - bz|: what is computed, and what rounding may have changed in sums so long."""
-        rest = v - self.product(z, absolute=False) - self.injection(self._scaled(x), absolute=False)
-        terms = v.abs() + self.product(z.abs(), absolute=True) + self.injection(self._sizes(x), absolute=True)
+        rest = v - self.product(z, absolute=False) - self.injection(self.scaled(x), absolute=False)
+        terms = v.abs() + self.product(z.abs(), absolute=True) + self.injection(self.sizes(x), absolute=True)
         if bias is not None:
             rest, terms = rest - bias, terms + bias.abs()
         return rest.abs() + self.longest * EPS * terms + self.longest * _TINY
 
-    def _sizes(self, x: Tensor) -> Tensor:
+    def sizes(self, x: Tensor) -> Tensor:
         """A bound on the terms that x at the network's input is the sum of: what rounding is relative to."""
         if self.normalize is None:
             return x.abs()

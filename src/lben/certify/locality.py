@@ -124,6 +124,14 @@ class Locality:
         """A metric in units of the frame."""
         return torch.ldexp(torch.where(lam.isnan(), 1.0, lam), 2 * self.frame.exponents)
 
+    def of_pairs(self, metrics: Tensor | None) -> Tensor:
+        """Metrics of pairs of classes as they are, (p, p, n): where some units have none, that of the weights."""
+        n, classes = len(self.frame.lam), len(self.outputs)
+        own = self.subject.weights.metric().expand(classes, classes, n)
+        if metrics is None or metrics.shape[-1] != n:
+            return own
+        return torch.where(metrics.isnan().any(dim=-1, keepdim=True), own, metrics)
+
     def around(self, near: Nearby, d: Tensor) -> tuple[Surroundings, Tensor, Tensor]:
         """What is true while units move by at most d, and the slopes between which they stay."""
         lower, upper = map(near.where_fixed, sectors(self.subject.activation, near.v, near.off, d))

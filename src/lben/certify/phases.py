@@ -1,31 +1,24 @@
 """Parts of a ball of inputs in each of which some units stay on one side of their kink, and bounds on each part.
 
-A unit of slope s below 0 and 1 above it that is on a given side is linear there: z = s v or z = v. Let such units be
-linear everywhere: that is another network, as well-posed as the first, whose equilibria are those of the first for all
-inputs for which these units are on their sides. So what is true of it within the ball, by its own equilibrium at the
-middle and local bounds around that, is true of the first on the part; and there sign_k v_k >= 0, so that for every
-mu >= 0 a difference of outputs is at least itself less sum mu_k sign_k v_k, whose least over the whole ball is bounded.
-With no unit left to divide, the other network is linear, and the best mu give the least exactly (strong duality).
+Units are v = z - s, above and below 0, and what they do in a part is bounded by multipliers of all that is true there
+(`numerics/relaxation.py`): how far units move at most, which of z and s is 0, and where inputs are. With no unit left
+to divide all of that is convex, and the best multipliers give the least difference of outputs exactly.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lben.activations.sectors import slopes_below
+from lben.certify.ascent import Ball
 from lben.certify.locality import Locality, Nearby
-from lben.certify.reaching import STAGES, improved
-from lben.certify.surroundings import MANY, Frame, Inequality, Rows, Surroundings
 from lben.numerics.enclosed import EPS
-from lben.numerics.multipliers import multipliers
+from lben.numerics.relaxation import Question, Rectifiers, begun, most, proved, searched
 
-_NEWTON = 30
-_OPEN = 1e-9  # the width of a sector above which a unit is worth dividing
-_TINY = 1e-290
-_ROUNDS = 2  # of a metric for given multipliers, and multipliers for a given metric
+_SLIT = 1e-9  # of a unit's move, what a side has at least, so that the inside of a part is not empty
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,125 +42,125 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """Of each part: whether the class is proved there; which unit to divide, -1 where none is open; and where in the
-    ball, relative to its radius, the bound is nearly reached, in units of the frame's R, (batch, m)."""
+    """Of each part: whether the class is proved there; which unit to divide, -1 where none is open; and a step from the
+    middle, in lengths of the ball, to where the bound is nearly reached, (batch, d)."""
 
     proved: Tensor
     unit: Tensor
-    towards: Tensor
+    steps: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Divided:
-    """The ball of one input, x of shape (1, d), of radius r at the network's input, and the class it has.
+    """The ball of one input, and the class it has.
 
-    frame: in whose norm the ball is one. most: how far units move per length of that at most, (1, n).
+    metrics: one for each pair of classes, (p, p, n), that proves a global bound. top, bottom: how far units get above
+    and below 0 in the ball, (n,). moves: how far they move, (n,). v: what they are in the middle.
     """
 
     locality: Locality
-    x: Tensor
-    chosen: int
-    r: float
-    frame: Frame
-    most: Tensor
+    ball: Ball
+    metrics: Tensor
+    below: Tensor
+    v: Tensor
+    top: Tensor
+    bottom: Tensor
+    moves: Tensor
+
+    @staticmethod
+    def of(locality: Locality, ball: Ball, near: Nearby, r: float, metrics: Tensor) -> Divided:
+        """near: the middle. r: a length at the network's input within which the ball is, in the norm of near."""
+        subject = locality.subject
+        moves = locality.within(near, torch.tensor([r], dtype=torch.float64))[0] * (1 + 1e-12)
+        v, off = near.v[0], near.off[0]
+        top, bottom = (v + off + moves).clamp(min=0) * (1 + 1e-12), (moves + off - v).clamp(min=0) * (1 + 1e-12)
+        below = slopes_below(subject.activation, len(v), "Dividing a ball")
+        return Divided(locality, ball, metrics, below, v, top, bottom, moves)
 
     def judged(self, parts: Parts) -> Judged:
         """Bounds on every part."""
-        batch = len(parts.other)
-        near, margin = self._placed(parts)
-        moves = self.locality.within(near, torch.full((batch,), self.r, dtype=torch.float64))
-        around, lower, upper = self.locality.around(near, moves)
-        outputs = self.locality.outputs
-        pairs = (outputs[self.chosen] - outputs)[parts.other][:, None]
-        rows = around.rows(None).and_(around.rows(pairs))
-        bounded = _Bounded(around, rows, self._heights(near, parts), margin, parts.signs.double(), self.r)
-        proved, row, towards = bounded.best()
-        width = torch.where(parts.signs == 0, upper - lower, 0.0)
-        influence = row.abs() * around.k * torch.ldexp(moves, -self.locality.frame.exponents)
-        influence = torch.where(width > _OPEN, influence.nan_to_num(nan=0.0, posinf=1e300) + 1e-280, 0.0)
-        unit = torch.where((width > _OPEN).any(dim=1), influence.argmax(dim=1), -1)
-        return Judged(proved, unit, towards)
+        on, off = (parts.signs > 0) | (self.bottom == 0), (parts.signs < 0) | (self.top == 0)
+        k, ask = self._rectifiers(on, off & ~on), self._asked(parts, on, off & ~on)
+        z, s = (torch.where(k.fixed, 0.0, part) for part in (self.v.clamp(min=0), (-self.v).clamp(min=0)))
+        everywhere, inside, weight = begun(k, ask, self.metrics[self.ball.chosen, parts.other], z, s)
+        sure = proved(k, ask, everywhere) < 0
+        rest = (~sure).nonzero()[:, 0]
+        steps = torch.zeros_like(ask.h)
+        unit = torch.full((len(sure),), -1)
+        if len(rest):
+            k, ask = k.some(rest), ask.some(rest)
+            found = searched(k, ask, inside.some(rest), weight[rest])
+            sure[rest] = proved(k, ask, found) < 0
+            at = most(k, ask, found)
+            torn = (found.both.abs() * torch.minimum(at.z.abs(), at.s.abs())).nan_to_num(nan=0.0, posinf=1e300)
+            torn = torch.where(k.fixed, 0.0, torn + 1e-280)
+            unit[rest] = torch.where(k.fixed.all(dim=1), -1, torn.argmax(dim=1))
+            steps[rest] = at.x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        return Judged(sure, unit, steps)
 
-    def _heights(self, near: Nearby, parts: Parts) -> Tensor:
-        """Upper bounds of sign_k v_k at the middle, in units of the frame."""
-        heights = parts.signs * near.v + near.off * (1 + 4 * EPS)
-        return torch.ldexp(heights, -self.locality.frame.exponents)
+    def _asked(self, parts: Parts, on: Tensor, off: Tensor) -> Question:
+        """How far the other class is above the chosen one: a unit's output is z less its slope times s.
 
-    def _placed(self, parts: Parts) -> tuple[Nearby, Tensor]:
-        """The equilibria of the other networks at the middle, and lower bounds of what decides there."""
-        subject, batch = self.locality.subject, len(parts.other)
-        below = slopes_below(subject.activation, parts.signs.shape[1], "Dividing a ball")
-        fixed = torch.where(parts.signs > 0, 1.0, torch.where(parts.signs < 0, below, torch.nan))
-        x = self.x.expand(batch, -1)
-        bias = subject.injection(x if subject.normalize is None else subject.normalize(x), absolute=False)
-        v, eye = bias, torch.eye(len(below), dtype=torch.float64)
-        slopes = torch.where(fixed.isnan(), subject.activation.derivative(v), fixed)
-        for _ in range(_NEWTON):
-            A = eye - subject.weights.W * slopes[:, None, :]
-            v = torch.linalg.solve_ex(A, bias[:, :, None]).result[:, :, 0]
-            before, slopes = slopes, torch.where(fixed.isnan(), subject.activation.derivative(v), fixed)
-            if bool((slopes == before).all()):
-                break
-        z = torch.where(fixed.isnan(), subject.activation(v), fixed * v)
-        off = subject.activation.rounding * EPS * (z.abs() + v.abs()) + 4 * EPS * z.abs() + _TINY
-        distance = subject.distance(z, v, x, off=off)
-        at = torch.arange(batch)
-        found = subject.outputs_of(z, x, distance, torch.ones(batch, dtype=torch.bool))
-        chosen = torch.full((batch,), self.chosen)
-        gap = found.y[at, chosen] - found.y[at, parts.other] - found.pair_error(chosen)[at, parts.other]
-        gap = gap - 4 * EPS * (found.y[at, chosen].abs() + found.y[at, parts.other].abs())
-        here, error = subject.injected(z, x, distance)
-        return Nearby(here, error, self.frame.some(torch.zeros(batch, dtype=torch.int64)), self.most, fixed), gap
+        Of units that are `on`, z stands in the place of s, which is 0.
+        """
+        weights, chosen = self.locality.subject.weights, self.ball.chosen
+        rows = weights.Wo[parts.other] - weights.Wo[chosen]
+        const = weights.by[parts.other] - weights.by[chosen]
+        h = torch.zeros(len(rows), weights.in_features, dtype=torch.float64)
+        if weights.D is not None:
+            past = weights.D[parts.other] - weights.D[chosen]
+            x, sizes = self.locality.subject.scaled(self.ball.x), self.locality.subject.sizes(self.ball.x)
+            count = weights.in_features + 8
+            const = const + (past * x).sum(dim=1) + count * EPS * (const.abs() + (past.abs() * sizes).sum(dim=1))
+            h = past / _lengths(self.locality, self.ball)
+        least = _SLIT * (self.moves + self.moves.amax()) + 1e-200
+        return Question(
+            const,
+            torch.where(on | off, 0.0, rows),
+            torch.where(on, rows, -rows * self.below),
+            h,
+            torch.where(on | off, 0.0, self.top.maximum(least)),
+            torch.where(on, self.top, self.bottom).maximum(least),
+        )
+
+    def _rectifiers(self, on: Tensor, off: Tensor) -> Rectifiers:
+        """(I - W) z - (I - W diag(below)) s = U x + p, solved for s, and for z of units that are `on`.
+
+        What is solved is multiplied by an inverse, and what that is not exact by is bounded.
+        """
+        subject, ball, W = self.locality.subject, self.ball, self.locality.subject.weights.W
+        n, d = subject.weights.U.shape
+        eye = torch.eye(n, dtype=torch.float64)
+        A, U = eye - W, subject.weights.U / _lengths(self.locality, ball)
+        nothing = torch.zeros(1, n, dtype=torch.float64)
+        p, unsure = (part[0] for part in subject.injected(nothing, ball.x, torch.zeros(1, dtype=torch.float64)))
+        r = ball.r * (1.0 if ball.norm == "2" else d**0.5) * (1 + 1e-14)
+        free = (~(on | off)).to(torch.float64)
+        B = torch.where(on[:, None, :], -A, eye - W * self.below)
+        back = torch.linalg.inv_ex(B).inverse
+        wrong = (eye - B @ back).abs() + (n + 8) * EPS * (B.abs() @ back.abs())
+        worst = wrong.sum(dim=2).amax(dim=1)
+        sizes = (self.top * free) @ A.abs().T + torch.linalg.vector_norm(U, dim=1) * r + p.abs()
+        sizes = sizes + (B.abs() @ torch.where(on, self.top, self.bottom)[:, :, None])[:, :, 0]
+        lost = (back.abs() @ (unsure + (2 * n + 16) * EPS * sizes)[:, :, None])[:, :, 0]
+        share = torch.where(worst < 0.5, 2 * worst, torch.inf)
+        lost = lost + back.abs().sum(dim=2) * (share * sizes.amax(dim=1))[:, None]
+        inputs = back @ U
+        low, high = ball.sides()
+        return Rectifiers(
+            back @ (A * free[:, None, :]),
+            inputs,
+            inputs @ inputs.mT,
+            (back @ p[:, None])[:, :, 0],
+            lost * (1 + 1e-9),
+            free == 0,
+            r,
+            low,
+            high,
+        )
 
 
-@dataclass(frozen=True, eq=False)
-class _Bounded:
-    """Rows of dv, and last that of the difference; heights and margin at the middle; signs of the half-spaces."""
-
-    around: Surroundings
-    rows: Rows
-    heights: Tensor
-    margin: Tensor
-    signs: Tensor
-    r: float
-
-    def best(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Whether the least is proved to be above 0; and of the last bound, f of its row, and where it is reached."""
-        lam, weights = self._multiple(), self._weights(torch.zeros_like(self.signs))
-        one, proved = torch.ones(len(lam), dtype=torch.float64), torch.zeros(len(lam), dtype=torch.bool)
-        for k in range(_ROUNDS + 1):
-            inequality = Inequality.of(replace(self.around, lam=lam))
-            vectors, _ = inequality.embedded(self.rows, one)
-            vectors = vectors.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-            G = self.signs[:, :, None] * vectors[:, :-1]
-            mu = multipliers(vectors[:, -1], self.heights, G, self.r, self.signs != 0)
-            tried = self._weights(mu)
-            values = [self._value(inequality, w) for w in (weights, tried)]
-            weights = torch.where((values[1] > values[0])[:, None, None], tried, weights)
-            proved = proved | (torch.maximum(*values) > 0)
-            if k == _ROUNDS or bool(proved.all()):
-                break
-            lam = improved(self.around, self.rows.summed(weights), lam, STAGES)
-        row = self.rows.summed(weights)
-        _, towards = inequality.embedded(row, one)
-        return proved, row.f[:, 0], towards[:, 0]
-
-    def _multiple(self) -> Tensor:
-        """The frame's metric, times what is best for the difference alone."""
-        inequality = Inequality.of(self.around)
-        last = Rows(self.rows.f[:, -1:], self.rows.g[:, -1:], self.rows.off_f[:, -1:], self.rows.off_g[:, -1:])
-        steps = torch.stack(inequality.steps(MANY))
-        values = torch.stack([inequality.bounds(last, t)[:, 0] for t in steps])
-        return self.around.lam * steps.gather(0, values.argmin(dim=0)[None])[0][:, None]
-
-    def _weights(self, mu: Tensor) -> Tensor:
-        """Of the rows, (batch, 1, n + 1), for multipliers mu."""
-        return torch.cat([-mu * self.signs, torch.ones_like(mu[:, :1])], dim=1)[:, None]
-
-    def _value(self, inequality: Inequality, weights: Tensor) -> Tensor:
-        """A proved lower bound of the difference on the part."""
-        one = torch.ones(len(weights), dtype=torch.float64)
-        change = inequality.bounds(self.rows.summed(weights), one)[:, 0] * self.r
-        terms = weights[:, 0, :-1].abs() * self.heights
-        sizes = terms.abs().sum(dim=1) + self.margin.abs() + change
-        return self.margin - terms.sum(dim=1) - change - (weights.shape[2] + 8) * EPS * sizes
+def _lengths(locality: Locality, ball: Ball) -> Tensor:
+    """What a change of a feature at the network's input is multiplied by to be a length of the ball, (d,)."""
+    normalize = locality.subject.normalize
+    return ball.unit if normalize is None else ball.unit * normalize.std

@@ -173,7 +173,7 @@ def certified_radius(
     method = PRECISE if solver is None else check_solver(solver)
     batch = evaluator.flat(x).shape[:-1]
     labels = None if y is None else check_labels(y, tuple(batch), classes)
-    pairs = _kept_bounds(net, subject, progress) if pairwise else Pairs(_joint_bounds(subject), None)
+    pairs = kept_bounds(net, subject, progress) if pairwise else Pairs(_joint_bounds(subject), None)
     known = _known(evaluator, rows, method, pairs, progress)
     predicted, told = known.predicted, _teller(found, scale, x.device)
     asked = known.radius > 0 if labels is None else (known.radius > 0) & (predicted == labels)
@@ -349,15 +349,15 @@ def _joint_bounds(subject: Subject) -> Tensor:
     )
 
 
-def _kept_bounds(net: Examined, subject: Subject, progress: bool | None) -> Pairs:
+def kept_bounds(net: Examined, subject: Subject, progress: bool | None) -> Pairs:
     """The pairwise bounds of a network, from where they are kept if nothing that decides them has changed."""
     if not isinstance(net, nn.Module):
         return _pairwise_bounds(subject, progress)
     decisive = (subject.weights, subject.activation)
-    kept: tuple[tuple[Record | Stack, Activation], Pairs] | None = getattr(net, "kept_bounds", None)
+    kept: tuple[tuple[Record | Stack, Activation], Pairs] | None = getattr(net, "_kept_bounds", None)
     if kept is None or not same(kept[0], decisive):
         kept = decisive, _pairwise_bounds(subject, progress)
-        setattr(net, "kept_bounds", kept)  # noqa: B010 (a note on the network, which need not know of it)
+        setattr(net, "_kept_bounds", kept)  # noqa: B010 (a note on the network, which need not know of it)
     return kept[1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from lben.certify.certificate import Domain, NoVerdict
 from lben.certify.evaluator import PRECISE, Evaluator, placed
 from lben.certify.locality import Locality, Norm, named
 from lben.certify.phases import Divided, Parts
-from lben.certify.radius import certified_radius, check_labels
+from lben.certify.radius import certified_radius, check_labels, kept_bounds
 from lben.certify.subject import Examined
 from lben.errors import ConvergenceWarning, InvalidInput
 from lben.numerics.rounding import at_least, undisturbed
@@ -26,8 +27,8 @@ from lben.progress import track
 from lben.solvers.base import Solver, check_solver
 
 Status = Literal["proved", "attacked", "undecided"]
-_AT_ONCE = 64  # parts of a ball
-_ENTRIES = 2**18  # of their matrices
+_AT_ONCE = 32  # parts of a ball
+_ENTRIES = 2**21  # of their matrices
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +93,7 @@ def verify(
     seconds: float = 10.0,
     domain: Domain = "input",
     norm: Norm = "2",
+    bounds: tuple[float, float] | None = None,
     solver: Solver | None = None,
     seed: int = 0,
     progress: bool | None = None,
@@ -99,10 +101,10 @@ def verify(
 ) -> Verification:
     """Decide for each x whether its class is y and stays so within `radius`: by local bounds, attacks and branching.
 
-    The ball is divided by the sides of units' kinks until all parts are proved, or a counterexample is found. In the
-    norm "2" and with enough time, inputs end "proved" or "attacked", unless the radius is very near the largest for
-    which the class stays: with few units, that is, for each may double the number of parts. "proved" accounts for
-    rounding.
+    What the local bound leaves open is bounded by multipliers of all that is true of rectifiers in the ball, and the
+    ball is divided by the sides of units' kinks until all parts are proved, or a counterexample is found. With enough
+    time, inputs end "proved" or "attacked", unless the radius is very near the largest for which the class stays: with
+    few units, that is, for each may double the number of parts. "proved" accounts for rounding.
 
     Args:
         net: a dense network, one read by `from_sequential`, a dense stack, or bare weights.
@@ -111,8 +113,10 @@ def verify(
         radius: how far inputs may move, above 0, in `domain`.
         seconds: at most so long for each input after the certificate, but for the step at hand.
         domain: what `radius` measures: distances at the network's input, or in pixels, where features with different
-            stds may leave inputs undecided.
-        norm: "2", or "inf", where each feature may move by the radius, which may leave inputs undecided.
+            stds are measured each as they are.
+        norm: "2", or "inf", where each feature may move by the radius.
+        bounds: what features of x are known to stay between, before `normalize`: (0.0, 1.0) for images. Only inputs
+            within them are looked at, as attacks do, which proves more. None: any input.
         solver: how equilibria are found; None: to a tolerance of 1e-12.
         seed: of the starts of the attack.
         progress: whether to show a bar; None: on a terminal, where it takes longer than some seconds.
@@ -122,7 +126,8 @@ def verify(
         A `Verification`: a status for each input, counterexamples, and what it took.
 
     Raises:
-        InvalidInput: for activations other than ReLU, LeakyReLU and Identity, and for convolutions.
+        InvalidInput: for activations other than ReLU, LeakyReLU and Identity, for convolutions, and for x outside
+            `bounds`.
         NotWellPosed: where no metric proves the network well-posed.
 
     Examples:
@@ -138,11 +143,21 @@ def verify(
     """
     evaluator = Evaluator.of(net, activation)
     labels = check_labels(y, tuple(evaluator.flat(x).shape[:-1]), evaluator.weights.out_features)
-    search = _Search.of(evaluator, radius, seconds, domain, norm, solver)
+    search = _Search.of(net, evaluator, radius, seconds, domain, norm, _range(bounds, evaluator.inputs(x)), solver)
     options = {"norm": norm, "domain": domain, "solver": solver, "progress": progress, "activation": activation}
     proved = certified_radius(net, x, local=True, **options)  # type: ignore[arg-type] # each has its own
     sure = (proved.radius.reshape(-1).cpu() >= radius) & (proved.predicted.reshape(-1).cpu() == labels)
     return placed(search.all(x, labels, sure, checks.seed(seed), progress), x.device)
+
+
+def _range(bounds: tuple[float, float] | None, rows: Tensor) -> tuple[float, float]:
+    """What features stay between, if that is a range in which all inputs are."""
+    if bounds is None:
+        return -math.inf, math.inf
+    low, high = checks.interval("bounds", bounds)
+    if bool(((rows < low) | (rows > high)).any()):
+        raise InvalidInput(f"x has entries outside bounds=({low:g}, {high:g}), of which nothing would be asked.")
+    return low, high
 
 
 def _unit(evaluator: Evaluator, domain: Domain) -> Tensor:
@@ -171,10 +186,19 @@ class _Search:
     norm: Norm
     domain: Domain
     seconds: float
+    range: tuple[float, float]
+    metrics: Tensor
 
     @staticmethod
     def of(
-        evaluator: Evaluator, radius: float, seconds: float, domain: Domain, norm: Norm, solver: Solver | None
+        net: Examined,
+        evaluator: Evaluator,
+        radius: float,
+        seconds: float,
+        domain: Domain,
+        norm: Norm,
+        range_: tuple[float, float],
+        solver: Solver | None,
     ) -> _Search:
         """Refuses what has no answer."""
         checks.choice("norm", norm, ("2", "inf"))
@@ -185,8 +209,18 @@ class _Search:
         locality = Locality.of(evaluator.subject)
         slopes_below(locality.subject.activation, len(locality.frame.W), "verify")
         method = PRECISE if solver is None else check_solver(solver)
+        metrics = kept_bounds(net, evaluator.subject, progress=False).lam
         return _Search(
-            locality, Ascent(evaluator), method, _unit(evaluator, domain), float(radius), norm, domain, seconds
+            locality,
+            Ascent(evaluator),
+            method,
+            _unit(evaluator, domain),
+            float(radius),
+            norm,
+            domain,
+            seconds,
+            range_,
+            locality.of_pairs(metrics),
         )
 
     def all(self, x: Tensor, labels: Tensor, sure: Tensor, seed: int, progress: bool | None) -> Verification:
@@ -216,7 +250,7 @@ class _Search:
     def run(self, x: Tensor, label: int, generator: torch.Generator) -> _Result:
         """One input, shape (1, d), that the certificate does not prove."""
         started = time.monotonic()
-        ball = Ball(x, self.unit, self.radius, self.norm, label)
+        ball = Ball(x, self.unit, self.radius, self.norm, label, self.range)
         point = self.ascent.found(ball, x)
         if point is None:
             point = self.ascent.search(ball, len(self.locality.outputs), generator)
@@ -228,11 +262,11 @@ class _Search:
 
     def _divide(self, ball: Ball, until: float) -> tuple[Status, Tensor | None, int]:
         """Parts of the ball, the last first, until all are proved, one shows a counterexample, or time is up."""
-        ways, back = self._ways(ball), torch.linalg.pinv(self.locality.frame.inputs)
+        ways = self._ways(ball)
         classes, n = len(self.locality.outputs), self.locality.frame.W.shape[0]
         others = torch.tensor([j for j in range(classes) if j != ball.chosen])
         left, stuck, count = Parts(torch.zeros(len(others), n, dtype=torch.int64), others), False, 0
-        size = max(1, min(_AT_ONCE, _ENTRIES // (n * ways.frame.R.shape[-1])))
+        size = max(1, min(_AT_ONCE, _ENTRIES // (n * max(n, self.unit.shape[0]))))
         while len(left.other):
             if time.monotonic() > until:
                 return "undecided", None, count
@@ -243,9 +277,7 @@ class _Search:
             open_ = (~judged.proved).nonzero()[:, 0]
             if len(open_) == 0:
                 continue
-            R = ways.frame.R if ways.frame.R.dim() == 2 else ways.frame.R[0]
-            directions = (-judged.towards[open_] @ R.T @ back.T).nan_to_num(posinf=0.0, neginf=0.0)
-            points = ball.at_edge(self._domain_steps(directions))
+            points = ball.within(judged.steps[open_])
             point, whole = self.ascent.found(ball, points), judged.unit[open_] >= 0
             if point is None and not bool(whole.all()):
                 point = self.ascent.found(ball, self.ascent.climbed(ball, points[~whole], some.other[open_][~whole]))
@@ -256,14 +288,9 @@ class _Search:
             left = Parts(torch.cat([left.signs, more.signs]), torch.cat([left.other, more.other]))
         return "undecided" if stuck else "proved", None, count
 
-    def _domain_steps(self, steps: Tensor) -> Tensor:
-        """Steps at the network's input as lengths of the ball's."""
-        normalize = self.ascent.evaluator.subject.normalize
-        return steps if normalize is None else steps * normalize.std * self.unit
-
     def _ways(self, ball: Ball) -> Divided:
         near = self.locality.near(ball.x, self.solver)
         if self.norm == "inf":
             near = self.locality.cornered(near, (self.locality.outputs[ball.chosen] - self.locality.outputs)[None])
         r = self.radius / self.ascent.evaluator.subject.scale_of(self.domain) * (1 + 1e-15)
-        return Divided(self.locality, ball.x, ball.chosen, r, near.frame, near.most)
+        return Divided.of(self.locality, ball, near, r, self.metrics)
