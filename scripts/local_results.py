@@ -6,8 +6,8 @@
 
 MNIST is found as `lben.data.mnist` finds it. What is done is written chunk by chunk, and not done again: start it again
 with the same folder and it goes on. `table` writes table.json and index.md; `verified` verified.json, and its part of
-index.md: what `lben.verify` decides of the first images, in the pixel range. `soundness` writes soundness.json, and ends
-with an error if any attack succeeded within a radius.
+index.md: what `lben.verify` decides of the first images, in the pixel range. `soundness` writes soundness.json, and
+ends with an error if any attack succeeded within a radius.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lben.numerics.relaxation import Question, Rectifiers, begun, most, proved, searched
+from lben.numerics.multipliers import searched
+from lben.numerics.relaxation import Question, Rectifiers, begun, most, proved
 
 N, D = 4, 3
 
@@ -79,8 +80,8 @@ def test_where_all_units_are_off_it_is_the_most_over_a_part_of_a_ball_and_a_box(
         few, many = 0.0, 1e3
         for _ in range(100):
             middle = (few + many) / 2
-            inside = float((middle * slope).clamp(k.low, k.high).norm()) <= k.r
-            few, many = (middle, many) if inside else (few, middle)
+            fits = float((middle * slope).clamp(k.low, k.high).norm()) <= k.r
+            few, many = (middle, many) if fits else (few, middle)
         best.append((few * slope).clamp(k.low, k.high) @ slope)
     truth = ask.const - (ask.e * k.p).sum(dim=1) + torch.stack(best)
     assert bool((found >= truth).all())

@@ -16,7 +16,8 @@ from lben.activations.sectors import slopes_below
 from lben.certify.ascent import Ball
 from lben.certify.locality import Locality, Nearby
 from lben.numerics.enclosed import EPS
-from lben.numerics.relaxation import Question, Rectifiers, begun, most, proved, searched
+from lben.numerics.multipliers import searched
+from lben.numerics.relaxation import Question, Rectifiers, begun, most, proved
 
 _SLIT = 1e-9  # of a unit's move, what a side has at least, so that the inside of a part is not empty
 
