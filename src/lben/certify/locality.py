@@ -41,25 +41,16 @@ _ENTRIES = 2**19  # of the matrices of a batch
 
 @dataclass(frozen=True, eq=False)
 class Nearby:
-    """Inputs to look around: their pre-activations v, what those may be off by, shapes (batch, n), and their frame.
-
-    fixed: the slopes of units that are taken as linear, (batch, n), NaN where they are not.
-    """
+    """Inputs to look around: their pre-activations v, what those may be off by, shapes (batch, n), and their frame."""
 
     v: Tensor
     off: Tensor
     frame: Frame
     most: Tensor
-    fixed: Tensor | None = None
 
     def some(self, index: Tensor) -> Nearby:
         """Those of some inputs."""
-        fixed = None if self.fixed is None else self.fixed[index]
-        return Nearby(self.v[index], self.off[index], self.frame.some(index), self.most, fixed)
-
-    def where_fixed(self, slopes: Tensor) -> Tensor:
-        """Slopes of all units, and their own of those that are fixed."""
-        return slopes if self.fixed is None else torch.where(self.fixed.isnan(), slopes, self.fixed)
+        return Nearby(self.v[index], self.off[index], self.frame.some(index), self.most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,12 +125,12 @@ class Locality:
 
     def around(self, near: Nearby, d: Tensor) -> tuple[Surroundings, Tensor, Tensor]:
         """What is true while units move by at most d, and the slopes between which they stay."""
-        lower, upper = map(near.where_fixed, sectors(self.subject.activation, near.v, near.off, d))
+        lower, upper = sectors(self.subject.activation, near.v, near.off, d)
         return Surroundings.of(near.frame, lower, upper), lower, upper
 
     def slopes(self, near: Nearby) -> Surroundings:
         """What is true at the inputs themselves, but for rounding."""
-        slope = near.where_fixed(self.subject.activation.derivative(near.v))
+        slope = self.subject.activation.derivative(near.v)
         return Surroundings.of(near.frame, slope, slope)
 
     def real(self, moves: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ _MORE = 1.002  # of what is proved, what is worth trying
 _BEYOND = 0.25  # how far moves go on in the direction in which they changed
 _UNPROVED = 0.99  # of a radius at which moves were not within their guess, what is tried next
 _SEARCH, _LATE = 2, 5  # rounds: metrics are searched for, before that they would be those of another radius
-STAGES, _AGAIN = (6.0, 36.0, 150.0), (150.0,)
+_STAGES, _AGAIN = (6.0, 36.0, 150.0), (150.0,)
 _SHARES = (0.2, 0.5, 0.8)  # of the largest multiple of a metric, to begin a search with
 _INSIDE, _TOWARDS = 0.93, (1.0, 0.8, 0.4, 0.0)
 _Places = tuple[Tensor, Tensor]  # numbers of inputs, and of their pairs
@@ -123,10 +123,10 @@ class Reach:
             self.seen[where] = True
             bounds = self._with_own(bounds, some, rows, self.metrics[where], (image, row), where)
         close, searched = self._deciding(index, bounds, _NEAR), self.searched[index]
-        for part, stages in ((close & ~searched, STAGES), (close & searched, _AGAIN)):
+        for part, stages in ((close & ~searched, _STAGES), (close & searched, _AGAIN)):
             image, row = part.nonzero(as_tuple=True)
             some, rows, where = around.some(image), asked.some(image, row), (index[image], row)
-            found = improved(some, rows, self.metrics[where], stages)
+            found = _improved(some, rows, self.metrics[where], stages)
             bounds = self._with_own(bounds, some, rows, found, (image, row), where)
             self.metrics[where] = self.begin[where] + _INSIDE * (found - self.begin[where])
             self.searched[where] = True
@@ -182,7 +182,7 @@ def _feasible(around: Surroundings, lam: Tensor, sure: Tensor) -> Tensor:
     return found
 
 
-def improved(around: Surroundings, rows: Rows, lam: Tensor, stages: tuple[float, ...]) -> Tensor:
+def _improved(around: Surroundings, rows: Rows, lam: Tensor, stages: tuple[float, ...]) -> Tensor:
     """Better metrics, for one row each, by a search over the units that are not linear."""
     if len(lam) == 0:
         return lam

@@ -181,15 +181,6 @@ class Rows:
         """These rows, and behind them those."""
         return Rows(*(torch.cat([getattr(part, f.name) for part in (self, others)], dim=1) for f in fields(self)))
 
-    def summed(self, weights: Tensor) -> Rows:
-        """Sums of these rows with weights of shape (batch, p, q)."""
-        sizes, terms = weights.abs(), (weights.shape[-1] + 8) * EPS
-        off = (
-            (sizes @ (off + terms * norm_bound(part))[:, :, None])[:, :, 0] * _MORE
-            for off, part in ((self.off_f, self.f), (self.off_g, self.g))
-        )
-        return Rows(weights @ self.f, weights @ self.g, *off)
-
 
 @dataclass(frozen=True, eq=False)
 class Inequality:
@@ -235,15 +226,6 @@ class Inequality:
         total = past.square() + solved.lengths.square() / (1 - solved.taken)[:, None]
         return torch.where(solved.sound[:, None], total.sqrt() * (1 + 1e-12), math.inf).nan_to_num(nan=math.inf)
 
-    def embedded(self, rows: Rows, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors whose lengths, and those of their sums, are bounds, but for rounding, (batch, q, m + n).
-
-        And the dx that reach them, but for their lengths, (batch, q, m).
-        """
-        s = self._solved(rows, t)
-        steepest = rows.g + t[:, None, None] * (s.whitened @ s.X @ self.B)
-        return torch.cat([rows.g, s.whitened], dim=-1), steepest
-
     def norm(self, rows: Rows, t: Tensor) -> Tensor:
         """A proved bound of the length of all rows together, over |dx|, shape (batch,)."""
         s = self._solved(rows, t)
@@ -277,7 +259,7 @@ class Inequality:
         lost = inverse[:, None] * (off_q + ((n + 8) * EPS + off_X)[:, None] * norm_bound(q))
         lengths = (norm_bound(whitened) + lost) * _MORE
         sound = (info == 0) & (off_X < 0.1) & (taken < 0.5)
-        return _Solved(sound, taken, whitened, X, lost * _MORE, lengths)
+        return _Solved(sound, taken, whitened, lost * _MORE, lengths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +267,6 @@ class _Solved:
     sound: Tensor
     taken: Tensor
     whitened: Tensor
-    X: Tensor
     lost: Tensor
     lengths: Tensor
 
