@@ -18,7 +18,7 @@ from lben.certify.certificate import Domain, NoVerdict
 from lben.certify.evaluator import PRECISE, Evaluator, placed
 from lben.certify.locality import Locality, Norm, named
 from lben.certify.phases import Divided, Parts
-from lben.certify.radius import certified_radius, check_labels
+from lben.certify.radius import certified_radius, check_classes, check_labels
 from lben.certify.subject import Examined
 from lben.errors import ConvergenceWarning, InvalidInput
 from lben.numerics.rounding import at_least, undisturbed
@@ -91,7 +91,7 @@ def verify(
     *,
     seconds: float = 10.0,
     domain: Domain = "input",
-    norm: Norm = "2",
+    norm: Norm | float = "2",
     solver: Solver | None = None,
     seed: int = 0,
     progress: bool | None = None,
@@ -112,7 +112,8 @@ def verify(
         seconds: at most so long for each input after the certificate, but for the step at hand.
         domain: what `radius` measures: distances at the network's input, or in pixels, where features with different
             stds may leave inputs undecided.
-        norm: "2", or "inf", where each feature may move by the radius, which may leave inputs undecided.
+        norm: "2", or "inf", where each feature may move by the radius, which may leave inputs undecided; 2 and
+            `math.inf` mean the same.
         solver: how equilibria are found; None: to a tolerance of 1e-12.
         seed: of the starts of the attack.
         progress: whether to show a bar; None: on a terminal, where it takes longer than some seconds.
@@ -122,7 +123,8 @@ def verify(
         A `Verification`: a status for each input, counterexamples, and what it took.
 
     Raises:
-        InvalidInput: for activations other than ReLU, LeakyReLU and Identity, and for convolutions.
+        InvalidInput: for activations other than ReLU, LeakyReLU and Identity, for convolutions, and for a network with
+            one output.
         NotWellPosed: where no metric proves the network well-posed.
 
     Examples:
@@ -137,6 +139,7 @@ def verify(
         (('attacked',), False)
     """
     evaluator = Evaluator.of(net, activation)
+    check_classes(evaluator.weights.out_features)
     labels = check_labels(y, tuple(evaluator.flat(x).shape[:-1]), evaluator.weights.out_features)
     search = _Search.of(evaluator, radius, seconds, domain, norm, solver)
     options = {"norm": norm, "domain": domain, "solver": solver, "progress": progress, "activation": activation}
@@ -174,10 +177,10 @@ class _Search:
 
     @staticmethod
     def of(
-        evaluator: Evaluator, radius: float, seconds: float, domain: Domain, norm: Norm, solver: Solver | None
+        evaluator: Evaluator, radius: float, seconds: float, domain: Domain, norm: Norm | float, solver: Solver | None
     ) -> _Search:
         """Refuses what has no answer."""
-        checks.choice("norm", norm, ("2", "inf"))
+        norm = checks.norm(norm)
         checks.positive("radius", radius)
         checks.positive("seconds", seconds)
         evaluator.require_proof()
