@@ -240,6 +240,7 @@ def need(package: str, purpose: str, *, extra: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # theirs: Foolbox uses a name that SciPy is to drop
+            warnings.simplefilter("ignore", SyntaxWarning)  # of orthogonium's docstrings, from Python 3.12 on
             return importlib.import_module(package)
     except ModuleNotFoundError as error:
         raise MissingExtra(f"{purpose} needs {package}: pip install 'lben[{extra}]'.") from error
