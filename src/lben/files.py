@@ -95,7 +95,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
         InvalidFile: for anything that is no such file, or was changed.
 
     Examples:
-        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0).eval()
         >>> lben.save(net, "net.safetensors")
         >>> same = lben.load("net.safetensors").eval()
         >>> x = torch.tensor([[1.0, -1.0]])
