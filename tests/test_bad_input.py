@@ -155,6 +155,7 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ("radius, 3 labels", lambda: lben.certified_radius(net(), X, torch.tensor([0, 1, 2])), r"labels have shape \(3,\)"),
     ("radius, label 0.5", lambda: lben.certified_radius(net(), X, torch.ones(4)), "integers, not float32"),
     ("radius, one output", lambda: lben.certified_radius(lben.MON(8, 6, 1), X), "at least two outputs"),
+    ("verify, one output", lambda: lben.verify(lben.MON(8, 6, 1), X, LABELS, 0.1), "ask lben.certified_interval"),
     ("radius negative", lambda: lben.certified_accuracy(net(), X, LABELS, [-1.0]), "radii must not be negative"),
     ("no radii", lambda: lben.certified_accuracy(net(), X, LABELS, []), "radii is empty"),
     ("no images", lambda: lben.certified_accuracy(net(), X[:0], LABELS[:0], [1.0]), "x is empty"),

@@ -12,7 +12,9 @@ import lben
 
 torch_compiler = pytest.importorskip("torch._dynamo.testing")
 pytestmark = pytest.mark.filterwarnings(  # the compiler's own
-    "ignore:The .grad attribute:UserWarning", "ignore:`torch.jit:DeprecationWarning"
+    "ignore:The .grad attribute:UserWarning",
+    "ignore:`torch.jit:DeprecationWarning",
+    "ignore:Guards may run slower on Python 3.13.0:RuntimeWarning",
 )
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

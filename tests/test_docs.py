@@ -17,6 +17,17 @@ def test_every_test_that_the_theory_names_exists() -> None:
     assert named <= here, named - here
 
 
+def test_what_a_page_includes_it_links_to() -> None:
+    """GitHub shows the name of what is included, and nothing of it: a reader there needs a link."""
+    found = 0
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text()
+        for path in re.findall(r"^```{include} (\S+)", text, re.M):
+            found += 1
+            assert f'<a href="{path}">' in text, f"{page.name} includes {path}"
+    assert found >= 8
+
+
 def test_every_file_that_the_plan_of_the_house_names_exists() -> None:
     places = [ROOT, ROOT / "src", ROOT / "src" / "lben"]
     for page, least in (("docs/architecture.md", 40), ("CONTRIBUTING.md", 15)):

@@ -93,7 +93,7 @@ CALLS: list[tuple[str, Callable[[], object], str]] = [
     ),
     ("x", lambda: lben.ODE(net()).half_space(torch.rand(2, 4), object()), "x must be a t"),  # type: ignore[arg-type]
     ("no network", lambda: train.fit(W, images(), train.TrainConfig()), "A network is needed"),  # type: ignore[arg-type]
-    ("no data", lambda: train.fit(net(), X, train.TrainConfig()), "data must be \\(X, y\\), a torch Dataset"),  # type: ignore[arg-type]
+    ("no data", lambda: train.fit(net(), X, train.TrainConfig()), "data must be \\(X, y\\) as tensors"),  # type: ignore[arg-type]
     ("no config", lambda: train.fit(net(), images(), 3), "config must be"),  # type: ignore[arg-type]
     ("labels in fit", lambda: train.fit(net(), images(5), train.TrainConfig(epochs=1)), "label 4, but .* 2 outputs"),
     ("labels in error_rate", lambda: train.error_rate(net(), X, torch.tensor([0, 2])), "label 2, but .* 2 outputs"),

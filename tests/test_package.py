@@ -6,11 +6,13 @@ import subprocess
 import sys
 from importlib import resources
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import torch
 
 import lben
+from lben import checks
 from lben.data import embedded_mnist, pixels
 
 WITHOUT_EXTRAS = """
@@ -100,3 +102,11 @@ def test_embedded_mnist() -> None:
     folder = resources.files("lben.data")
     assert len(folder.joinpath("mnist.npz").read_bytes()) < 2_500_000
     assert "CC BY-SA 3.0" in folder.joinpath("LICENSE-MNIST.txt").read_text()
+
+
+def test_warnings_of_others_while_they_are_imported_are_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As errors they would be ours: an escape that is none is a syntax error then, from Python 3.12 on."""
+    source = '"""A set: \\(x)."""\nimport warnings\nwarnings.warn("old", DeprecationWarning)\n'
+    (tmp_path / "careless.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert checks.need("careless", "This test", extra="dev").__doc__ == "A set: \\(x)."

@@ -6,7 +6,7 @@ import importlib
 import math
 import warnings
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -101,6 +101,16 @@ def choice(name: str, value: str, kinds: tuple[str, ...]) -> str:
         words = ", ".join(f'"{kind}"' for kind in kinds[:-1])
         raise InvalidInput(f'{name} must be {words} or "{kinds[-1]}", not {value!r}.')
     return value
+
+
+def norm(value: str | float) -> Literal["2", "inf"]:
+    """A norm by its name, which may be given as the number that it is, as to `torch.linalg.vector_norm`."""
+    if isinstance(value, str | Real) and not isinstance(value, bool):
+        if value in ("2", 2):
+            return "2"
+        if value in ("inf", math.inf):
+            return "inf"
+    raise InvalidInput(f'norm must be "2" or "inf", or one of these as a number, not {value!r}.')
 
 
 def converted(tensor: Tensor, target: torch.dtype | torch.device | str) -> Tensor:
@@ -240,6 +250,7 @@ def need(package: str, purpose: str, *, extra: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # theirs: Foolbox uses a name that SciPy is to drop
+            warnings.simplefilter("ignore", SyntaxWarning)  # of orthogonium's docstrings, from Python 3.12 on
             return importlib.import_module(package)
     except ModuleNotFoundError as error:
         raise MissingExtra(f"{purpose} needs {package}: pip install 'lben[{extra}]'.") from error

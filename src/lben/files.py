@@ -79,22 +79,25 @@ def save(net: Saved, path: str | os.PathLike[str], *, columns: Columns | None = 
 
 
 def load(path: str | os.PathLike[str], *, device: torch.device | str | None = None) -> Any:
-    """Read a network or a stack that `save` wrote, in training mode. Nothing in a file can run code.
+    """Read a network or a stack that `save` wrote, in training mode: call ``.eval()`` before predictions.
+
+    Dropout and batch norm in a stack make random or shifted predictions in training mode, and an equilibrium that does
+    not converge is a warning there and an error in evaluation. Nothing in a file can run code.
 
     Args:
         path: of the file.
         device: where it goes; the CPU if not given, wherever it was when it was saved.
 
     Returns:
-        The network, with its bound, activation, solver and normalisation.
+        The network, with its bound, activation, solver and normalisation, in training mode.
 
     Raises:
         InvalidFile: for anything that is no such file, or was changed.
 
     Examples:
-        >>> net = lben.LBEN(2, 4, 1, gamma=1.0)
+        >>> net = lben.LBEN(2, 4, 1, gamma=1.0).eval()
         >>> lben.save(net, "net.safetensors")
-        >>> same = lben.load("net.safetensors")
+        >>> same = lben.load("net.safetensors").eval()
         >>> x = torch.tensor([[1.0, -1.0]])
         >>> same.gamma, torch.equal(same(x), net(x))
         (1.0, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Literal
 
@@ -101,6 +102,23 @@ def test_one_feature_of_a_common_scale() -> None:
     at_input, in_pixels = (lben.tightest_bound(net, features=[2], domain=d).gamma for d in ("input", "pixels"))
     assert at_input is not None
     assert in_pixels == pytest.approx(4 * at_input, rel=1e-6)
+
+
+def test_intervals_are_told_in_one_line() -> None:
+    """What is printed is true, too: the widest and the ends are rounded outwards."""
+    found = lben.certified_interval(network(), rows(), 0.25)
+    told = re.fullmatch(
+        r"Within 0\.25 in the l2 norm \(input\), 9 certified intervals around outputs, \+-\S+ to \+-(\S+), "
+        r"all between (\S+) and (\S+)\.",
+        str(found),
+    )
+    assert told is not None
+    half, low, high = map(float, told.groups())
+    assert half >= float(found.width.max()) > 0.999 * half
+    assert low <= float(found.low.min())
+    assert high >= float(found.high.max())
+    assert "+-0.25, all" in str(replace(found, width=torch.full_like(found.width, 0.25)))
+    assert str(lben.certified_interval(network(), rows()[:0], 0.25)) == "No intervals: there was no input."
 
 
 def test_bad_input_is_named() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lben
 from lben.activations.sectors import sectors
+from lben.certify.locality import Norm
 from lben.certify.subject import Certifiable
 from lben.certify.surroundings import Inequality, Rows
 from lben.data import embedded_mnist, pixels
@@ -298,10 +302,27 @@ def test_what_has_no_local_bound_is_refused_by_name() -> None:
             lben.local_bound(good, torch.zeros(1, 2).double(), radius)
     with pytest.raises(lben.InvalidInput, match="x is empty"):
         lben.local_bound(good, torch.zeros(0, 2).double(), 1.0)
-    with pytest.raises(lben.InvalidInput, match="norm must be"):
-        lben.local_bound(good, torch.zeros(1, 2).double(), 1.0, norm="1")  # type: ignore[arg-type]
+    wrong: list[Any] = ["1", "l2", 1, True, -math.inf, math.nan, None, torch.tensor(2)]
+    for norm in wrong:
+        with pytest.raises(lben.InvalidInput, match="norm must be"):
+            lben.local_bound(good, torch.zeros(1, 2).double(), 1.0, norm=norm)
     with pytest.raises(lben.InvalidInput, match="local must be True or False"):
         lben.certified_radius(good, torch.zeros(1, 2).double(), local=2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("word", "numbers"), [("2", (2, 2.0, np.int64(2))), ("inf", (math.inf, np.float32("inf")))])
+def test_a_norm_may_be_given_as_the_number_that_it_is(word: Norm, numbers: tuple[float, ...]) -> None:
+    net, x = network(0), torch.randn(3, 2, dtype=torch.float64)
+    y = net(x).argmax(dim=1)
+    for number in numbers:
+        radius = lben.certified_radius(net, x, local=True, norm=number)
+        near = lben.local_bound(net, x, 0.1, norm=number)
+        found = lben.verify(net, x, y, 0.1, norm=number)
+        assert radius.norm == near.norm == found.norm == word
+        assert torch.equal(radius.radius, lben.certified_radius(net, x, local=True, norm=word).radius)
+        assert torch.equal(near.gamma, lben.local_bound(net, x, 0.1, norm=word).gamma)
+        accuracy = (lben.certified_accuracy(net, x, y, [0.1], norm=form).accuracy for form in (number, word))
+        assert torch.equal(*accuracy)
 
 
 def test_units_that_follow_the_input_leave_room_for_larger_radii() -> None:

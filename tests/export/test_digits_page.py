@@ -141,7 +141,7 @@ def drawn(page: Chrome) -> list[int]:
     classes: list[int] = page.execute_script("return lben.panels.map(panel => panel.at.predicted)")
     page.find_element(By.ID, "clear").click()
     frames(page)
-    assert page.execute_script("return lben.pad.strokes.length + lben.panels[0].x.reduce((a, b) => a + b)") == 0
+    assert page.execute_script("return lben.pad.strokes.length") == 0
     return classes
 
 
@@ -169,6 +169,29 @@ def test_a_digit_can_be_drawn_by_finger(page: Chrome) -> None:
 def test_a_digit_can_be_drawn_by_keys(page: Chrome) -> None:
     page.find_element(By.ID, "pad").send_keys(*[Keys.ARROW_UP] * 8, " ", *[Keys.ARROW_DOWN] * 16, " ", Keys.ARROW_LEFT)
     assert drawn(page) == [1, 1]
+
+
+def test_nothing_is_said_of_an_empty_pad(page: Chrome) -> None:
+    page.execute_script("lben.choose(0)")
+    panels = page.find_elements(By.CSS_SELECTOR, ".network")
+    assert len(panels) == 2
+    parts = (".class", ".radius", ".logits", ".verdict", ".lead")
+    for empty in (False, True, False):
+        if empty:
+            page.find_element(By.ID, "clear").click()
+        else:
+            page.execute_script("lben.choose(1)")
+        frames(page)
+        for panel in panels:
+            assert panel.find_element(By.CSS_SELECTOR, ".nothing").is_displayed() == empty
+            assert all(panel.find_element(By.CSS_SELECTOR, part).is_displayed() != empty for part in parts)
+            assert ("Draw a digit" in panel.text) == empty
+        assert page.execute_script("return lben.panels.map(panel => panel.work.idle && !panel.at)") == [empty, empty]
+        widths = page.execute_script("return [...document.querySelectorAll('.marks span')].map(bar => bar.style.width)")
+        assert (widths == ["0%", "0%"]) == empty
+    page.find_element(By.ID, "clear").click()
+    assert until(page, "return document.getElementById('said').textContent === 'Nothing is drawn.'")
+    assert complaints(page) == []
 
 
 def test_everything_can_be_reached_by_keys(page: Chrome) -> None:

@@ -54,6 +54,7 @@ def test_torch_jit_trace(kind: str) -> None:
         agree(traced(x), made(x), 1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")  # the compiler's own
 def test_torch_compile_without_breaks() -> None:
     made = exported(KINDS["LBEN"])
     compiled = torch.compile(made, fullgraph=True, backend="eager")

@@ -15,7 +15,7 @@ from lben.certify.certificate import Domain, NoVerdict
 from lben.certify.evaluator import PRECISE, Evaluator
 from lben.certify.subject import Examined, part_of
 from lben.errors import InvalidInput
-from lben.numerics.rounding import undisturbed
+from lben.numerics.rounding import at_least, at_most, undisturbed
 from lben.solvers.base import Solver, check_solver
 
 _SLACK = 1 + 1e-12  # for the roundings of a sum and a product
@@ -55,6 +55,17 @@ class CertifiedInterval(NoVerdict):
     def high(self) -> Tensor:
         """The upper ends, rounded outwards."""
         return torch.nextafter(self.y + self.width, torch.full_like(self.y, math.inf))
+
+    def __str__(self) -> str:
+        count = self.y.numel()
+        if count == 0:
+            return "No intervals: there was no input."
+        half = [at_most(float(end)) for end in (self.width.min(), self.width.max())]
+        ends = at_least(float(self.low.min())), at_most(float(self.high.max()))
+        return (
+            f"Within {at_least(self.radius)} in the l2 norm ({self.domain}), {count} certified intervals around "
+            f"outputs, +-{' to +-'.join(dict.fromkeys(half))}, all between {ends[0]} and {ends[1]}."
+        )
 
 
 @undisturbed

@@ -77,7 +77,7 @@ def local_bound(
     x: Tensor,
     radius: float,
     *,
-    norm: Norm = "2",
+    norm: Norm | float = "2",
     domain: Domain = "input",
     solver: Solver | None = None,
     progress: bool | None = None,
@@ -91,8 +91,9 @@ def local_bound(
         net: a network, a stack (`Sequential`), or bare weights.
         x: as the network takes it, of shape (..., d), with at least one row.
         radius: how far x' may be from x, above 0, in `domain` and `norm`.
-        norm: of x' - x: "2", the Euclidean one, or "inf", the largest change of a feature; y is measured in the
-            Euclidean one. What "inf" gives is never above sqrt(d) times the bound of "2" within sqrt(d) radius.
+        norm: of x' - x: "2", the Euclidean one, or "inf", the largest change of a feature; 2 and `math.inf` mean the
+            same. y is measured in the Euclidean one. What "inf" gives is never above sqrt(d) times the
+            bound of "2" within sqrt(d) radius.
         domain: where distances between inputs are measured: "input", after the network's `Normalize`, or "pixels",
             before it. They are the same without one.
         solver: how equilibria are found; None: to a tolerance of 1e-12. What it leaves open is bounded and counted: a
@@ -115,7 +116,7 @@ def local_bound(
         >>> bool(near.gamma <= lben.tightest_bound(net).gamma)
         True
     """
-    checks.choice("norm", norm, ("2", "inf"))
+    norm = checks.norm(norm)
     evaluator = Evaluator.of(net, activation)
     evaluator.require_proof()
     subject = evaluator.subject

@@ -112,7 +112,7 @@ def certified_radius(
     pairwise: bool = True,
     local: bool = False,
     rigorous: bool = False,
-    norm: Norm = "2",
+    norm: Norm | float = "2",
     domain: Domain = "input",
     solver: Solver | None = None,
     progress: bool | None = None,
@@ -136,7 +136,7 @@ def certified_radius(
             LeakyReLU and Identity. Where that fails: 1 % less, what global bounds prove, or 0. Some 2 s an image at 80
             units.
         norm: "2", or "inf", where each feature may move by the radius: that of "2" over sqrt(d), and more where
-            `local`.
+            `local`; 2 and `math.inf` mean the same.
         domain: what the radii measure: "input", or "pixels", before the network's `Normalize`.
         solver: how equilibria are found; None: to a tolerance of 1e-12. What it leaves open is bounded and counted: a
             loose one costs precision, never truth.
@@ -162,13 +162,13 @@ def certified_radius(
         >>> torch.equal(net(x + step).argmax(dim=1), found.predicted)
         True
     """
-    _check(pairwise, local, rigorous, norm)
+    _check(pairwise, local, rigorous)
+    norm = checks.norm(norm)
     evaluator = Evaluator.of(net, activation)
     evaluator.require_proof()
     subject = evaluator.subject
     classes = evaluator.weights.out_features
-    if classes < 2:
-        raise InvalidInput("A radius needs at least two outputs to choose between, but the network has one.")
+    check_classes(classes)
     rows, scale = evaluator.inputs(x), subject.scale_of(domain)
     method = PRECISE if solver is None else check_solver(solver)
     batch = evaluator.flat(x).shape[:-1]
@@ -188,12 +188,11 @@ def certified_radius(
     return placed(CertifiedRadius(radius.reshape(batch), predicted.reshape(batch), domain, bounds, norm), x.device)
 
 
-def _check(pairwise: bool, local: bool, rigorous: bool, norm: Norm) -> None:
+def _check(pairwise: bool, local: bool, rigorous: bool) -> None:
     checks.flag("pairwise", pairwise)
     checks.flag("local", local)
     if checks.flag("rigorous", rigorous) and not local:
         raise InvalidInput("rigorous=True proves local radii: ask for local=True as well.")
-    checks.choice("norm", norm, ("2", "inf"))
 
 
 def _widening(subject: Subject, rows: Tensor, solver: Solver, known: Known, norm: Norm, rigorous: bool) -> Widening:
@@ -226,7 +225,7 @@ def certified_accuracy(
     pairwise: bool = True,
     local: bool = False,
     rigorous: bool = False,
-    norm: Norm = "2",
+    norm: Norm | float = "2",
     domain: Domain = "input",
     solver: Solver | None = None,
     progress: bool | None = None,
@@ -243,7 +242,7 @@ def certified_accuracy(
         pairwise: whether to use the bound of each difference of two outputs, as `certified_radius` does.
         local: whether to look around each x, as `certified_radius` does: larger radii, slower.
         rigorous: with `local`, whether to prove every radius again in ball arithmetic, as `certified_radius` does.
-        norm: "2", or "inf", where each feature may move by the radius.
+        norm: "2", or "inf", where each feature may move by the radius; 2 and `math.inf` mean the same.
         domain: what the radii measure: "input", or "pixels", before the network's `Normalize`.
         solver: how equilibria are found; None: to a tolerance of 1e-12. What it leaves open is bounded and counted: a
             loose one costs precision, never truth.
@@ -286,6 +285,15 @@ def certified_accuracy(
         raise InvalidInput("An accuracy needs at least one input, but x is empty.")
     accuracy = (found.radius.cpu().reshape(-1, 1) > sizes).double().mean(dim=0)
     return placed(CertifiedAccuracy(sizes, accuracy, domain), x.device)
+
+
+def check_classes(outputs: int) -> None:
+    """Refuse a network that has no two outputs to choose between."""
+    if outputs < 2:
+        raise InvalidInput(
+            "A class needs at least two outputs to choose between, but the network has one: give it two, or ask "
+            "lben.certified_interval how far the one can move."
+        )
 
 
 def check_labels(y: Tensor, batch: tuple[int, ...], classes: int) -> Tensor:

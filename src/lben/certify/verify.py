@@ -19,7 +19,7 @@ from lben.certify.certificate import Domain, NoVerdict
 from lben.certify.evaluator import PRECISE, Evaluator, placed
 from lben.certify.locality import Locality, Norm, named
 from lben.certify.phases import Divided, Parts
-from lben.certify.radius import certified_radius, check_labels, kept_bounds
+from lben.certify.radius import certified_radius, check_classes, check_labels, kept_bounds
 from lben.certify.subject import Examined
 from lben.errors import ConvergenceWarning, InvalidInput
 from lben.numerics.rounding import at_least, undisturbed
@@ -92,7 +92,7 @@ def verify(
     *,
     seconds: float = 10.0,
     domain: Domain = "input",
-    norm: Norm = "2",
+    norm: Norm | float = "2",
     bounds: tuple[float, float] | None = None,
     solver: Solver | None = None,
     seed: int = 0,
@@ -114,7 +114,7 @@ def verify(
         seconds: at most so long for each input after the certificate, but for the step at hand.
         domain: what `radius` measures: distances at the network's input, or in pixels, where features with different
             stds are measured each as they are.
-        norm: "2", or "inf", where each feature may move by the radius.
+        norm: "2", or "inf", where each feature may move by the radius; 2 and `math.inf` mean the same.
         bounds: what features of x are known to stay between, before `normalize`: (0.0, 1.0) for images. Only inputs
             within them are looked at, as attacks do, which proves more. None: any input.
         solver: how equilibria are found; None: to a tolerance of 1e-12.
@@ -126,8 +126,8 @@ def verify(
         A `Verification`: a status for each input, counterexamples, and what it took.
 
     Raises:
-        InvalidInput: for activations other than ReLU, LeakyReLU and Identity, for convolutions, and for x outside
-            `bounds`.
+        InvalidInput: for activations other than ReLU, LeakyReLU and Identity, for convolutions, for a network with one
+            output, and for x outside `bounds`.
         NotWellPosed: where no metric proves the network well-posed.
 
     Examples:
@@ -142,6 +142,7 @@ def verify(
         (('attacked',), False)
     """
     evaluator = Evaluator.of(net, activation)
+    check_classes(evaluator.weights.out_features)
     labels = check_labels(y, tuple(evaluator.flat(x).shape[:-1]), evaluator.weights.out_features)
     search = _Search.of(net, evaluator, radius, seconds, domain, norm, _range(bounds, evaluator.inputs(x)), solver)
     options = {"norm": norm, "domain": domain, "solver": solver, "progress": progress, "activation": activation}
@@ -196,12 +197,12 @@ class _Search:
         radius: float,
         seconds: float,
         domain: Domain,
-        norm: Norm,
+        norm: Norm | float,
         range_: tuple[float, float],
         solver: Solver | None,
     ) -> _Search:
         """Refuses what has no answer."""
-        checks.choice("norm", norm, ("2", "inf"))
+        norm = checks.norm(norm)
         checks.positive("radius", radius)
         checks.positive("seconds", seconds)
         evaluator.require_proof()

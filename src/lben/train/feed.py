@@ -33,7 +33,7 @@ Pair: TypeAlias = "tuple[Tensor | np.ndarray, Tensor | np.ndarray]"
 Samples: TypeAlias = "Pair | Dataset[Any] | DataLoader[Any]"
 """Inputs and targets: arrays, or what gives them pair by pair, or batch by batch."""
 Kind: TypeAlias = "type[ClassificationData] | type[RegressionData]"
-_EXPECTED = "(X, y), a torch Dataset or DataLoader, or lben.data.ImageData and its like"
+_EXPECTED = "(X, y) as tensors or numpy arrays, a torch Dataset or DataLoader, or lben.data.ImageData and its like"
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +206,7 @@ def _source(name: str, data: Any) -> Numbered | Loaded:
         raise InvalidInput(f"{name} is an IterableDataset, whose samples have no numbers: give a DataLoader of it.")
     if isinstance(data, Dataset) and hasattr(data, "__len__"):
         return Numbered(data)
-    raise InvalidInput(f"{name} must be {_EXPECTED}, not {type(data).__name__}.")
+    raise InvalidInput(f"{name} must be {_EXPECTED}, not {_told(data)}.")
 
 
 def _kind(train: Numbered | Loaded, test: Numbered | Loaded) -> Kind:
@@ -237,6 +237,13 @@ def _column(targets: Tensor) -> Tensor:
     if targets.is_floating_point():
         return targets[:, None] if targets.dim() == 1 else targets
     return samples.labels("y", targets)
+
+
+def _told(data: object) -> str:
+    """A type in words; of few parts together, that of each, for it is one of them that does not fit."""
+    if isinstance(data, tuple | list) and 0 < len(data) <= 3:
+        return f"({', '.join(type(part).__name__ for part in data)})"
+    return type(data).__name__
 
 
 def _said(batch: object) -> str:

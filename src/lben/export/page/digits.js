@@ -46,20 +46,21 @@ const marks = panels.map((panel) => {
 let speaking = 0;
 
 /**
- * Give an image to every network.
- * @param {Doubles} x
+ * Give an image to every network; null: nothing is drawn, of which a class would mean nothing.
+ * @param {Doubles | null} x
  * @param {number | null} label
  */
 function show(x, label) {
-  paint(seen, x);
+  paint(seen, x ?? new Float64Array(SIDE * SIDE));
   panels.forEach((panel, k) => {
-    panel.show(x, label);
+    if (x) panel.show(x, label);
+    else panel.rest();
     marks[k].style.width = `${(100 * Math.min(panel.radius, MOST)) / MOST}%`;
   });
   clearTimeout(speaking);
   speaking = setTimeout(() => {
     const words = panels.map((panel) => `${panel.net.name}: ${panel.at?.predicted}, radius ${below(panel.radius)}`);
-    element("said").textContent = words.join("; ");
+    element("said").textContent = x ? words.join("; ") : "Nothing is drawn.";
   }, 800);
 }
 
@@ -74,7 +75,7 @@ const pad = new Pad(/** @type {HTMLCanvasElement} */ (element("pad")), () => {
 
 function showDrawing() {
   waiting = false;
-  if (!pad.backdrop) show(imageOf(pad.strokes), null); // else an image was chosen meanwhile
+  if (!pad.backdrop) show(pad.strokes.length ? imageOf(pad.strokes) : null, null); // else an image was chosen meanwhile
 }
 
 const thumbs = images.map((image, k) => {

@@ -71,6 +71,7 @@ export class Panel {
    */
   show(x, label) {
     const at = this.net.evaluate(x);
+    this.root.classList.remove("empty");
     this.x = x;
     this.at = at;
     this.radius = this.net.radius(at);
@@ -88,6 +89,15 @@ export class Panel {
       return this.at === at;
     });
     this.work.start(this.attacks());
+  }
+
+  /** Answer nothing, for there is no image. */
+  rest() {
+    this.work.stop();
+    this.root.classList.add("empty");
+    this.x = this.at = null;
+    this.radius = 0;
+    this.found = new Map();
   }
 
   /** @param {number} size */

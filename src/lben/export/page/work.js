@@ -21,6 +21,10 @@ export class Work {
     this.asked = true;
   }
 
+  stop() {
+    this.current = null;
+  }
+
   go() {
     const until = performance.now() + BUDGET;
     while (this.current && performance.now() < until) {
