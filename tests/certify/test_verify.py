@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import lben
 from lben.certify.certificate import Domain
+from lben.certify.locality import Norm
 from lben.certify.subject import Certifiable
 from tests.certify.test_local import network
 
@@ -203,3 +204,11 @@ def test_a_range_proves_more_on_images() -> None:
         lben.verify(net, x + 2, y, 1.0, bounds=(0.0, 1.0))
     with pytest.raises(lben.InvalidInput, match="the smaller first"):
         lben.verify(net, x, y, 1.0, bounds=(1.0, 0.0))
+
+
+@pytest.mark.parametrize("norm", ["2", "inf"])
+def test_a_narrow_range_is_small_however_large_the_radius(norm: Norm) -> None:
+    net, x = network(1, units=6, gamma=2.0), torch.full((1, 2), 0.5, dtype=torch.float64)
+    found = lben.verify(net, x, net(x).argmax(dim=-1), 100.0, norm=norm, bounds=(0.5, 0.5 + 1e-6), seconds=20)
+    assert found.status == ("proved",)
+    assert int(found.branches) == 2  # a part for each other class, none divided

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +52,16 @@ class Ball:
         if self.norm == "inf":
             low, high = low.clamp(min=-self.r), high.clamp(max=self.r)
         return low, high
+
+    def reach(self) -> tuple[float, float]:
+        """How long steps are at most, in the Euclidean norm, and their largest entry: the range may be narrow."""
+        low, high = self.sides()
+        far = torch.maximum(low.abs(), high.abs())[None]
+        most = float(far.max())
+        corner = float(norm_bound(far)) if most < math.inf else math.inf
+        if self.norm == "2":
+            return min(self.r, corner), min(self.r, most)
+        return min(self.r * len(low) ** 0.5 * (1 + 1e-14), corner), min(self.r, most)
 
     def at_edge(self, directions: Tensor) -> Tensor:
         """x + r times directions, scaled to length one."""

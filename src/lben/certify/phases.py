@@ -130,12 +130,12 @@ class Divided:
         What is solved is multiplied by an inverse, and what that is not exact by is bounded.
         """
         subject, ball, W = self.locality.subject, self.ball, self.locality.subject.weights.W
-        n, d = subject.weights.U.shape
+        n = len(W)
         eye = torch.eye(n, dtype=torch.float64)
         A, U = eye - W, subject.weights.U / _lengths(self.locality, ball)
         nothing = torch.zeros(1, n, dtype=torch.float64)
         p, unsure = (part[0] for part in subject.injected(nothing, ball.x, torch.zeros(1, dtype=torch.float64)))
-        r = ball.r * (1.0 if ball.norm == "2" else d**0.5) * (1 + 1e-14)
+        r = ball.reach()[0] * (1 + 1e-14)
         free = (~(on | off)).to(torch.float64)
         B = torch.where(on[:, None, :], -A, eye - W * self.below)
         back = torch.linalg.inv_ex(B).inverse

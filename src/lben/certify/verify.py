@@ -293,5 +293,9 @@ class _Search:
         near = self.locality.near(ball.x, self.solver)
         if self.norm == "inf":
             near = self.locality.cornered(near, (self.locality.outputs[ball.chosen] - self.locality.outputs)[None])
-        r = self.radius / self.ascent.evaluator.subject.scale_of(self.domain) * (1 + 1e-15)
+        r = (
+            ball.reach()[0 if self.norm == "2" else 1]
+            / self.ascent.evaluator.subject.scale_of(self.domain)
+            * (1 + 1e-15)
+        )
         return Divided.of(self.locality, ball, near, r, self.metrics)
