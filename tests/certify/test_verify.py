@@ -212,3 +212,32 @@ def test_a_narrow_range_is_small_however_large_the_radius(norm: Norm) -> None:
     found = lben.verify(net, x, net(x).argmax(dim=-1), 100.0, norm=norm, bounds=(0.5, 0.5 + 1e-6), seconds=20)
     assert found.status == ("proved",)
     assert int(found.branches) == 2  # a part for each other class, none divided
+
+
+def alone(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def test_what_cancels_or_underflows_proves_nothing_false() -> None:
+    """One unit whose 1 - W slope is rounded by much; and outputs so small that their squares underflow."""
+    W, slope, y = 0.9999999981219687, 0.9999999980189951, -388698089.3862959
+    steep = lben.Weights(
+        alone(W)[None], alone(1.0)[None], alone(-1.0), alone(1.0, 0.0)[:, None], alone(-y, 0.0), alone(1.0)
+    )
+    found = lben.verify(
+        steep, alone(0.0)[None], torch.zeros(1, dtype=torch.int64), 0.5000000005, activation=lben.LeakyReLU(slope)
+    )
+    assert found.status != ("proved",)  # exactly: the class changes at 0.5
+    for size in (1.1e-161, 1e-160, 1.0):
+        small = lben.Weights(
+            alone(0.0)[None],
+            alone(1e-3)[None],
+            alone(-10.0),
+            torch.zeros(2, 1, dtype=torch.float64),
+            alone(size, 0.0),
+            alone(1.0),
+            D=alone(-size, 0.0)[:, None],
+        )
+        for radius in (1 + 5e-10, 1.001):  # y0 - y1 = size (1 - x)
+            found = lben.verify(small, alone(0.0)[None], torch.zeros(1, dtype=torch.int64), radius)
+            assert found.status != ("proved",)

@@ -114,6 +114,7 @@ class Divided:
             count = weights.in_features + 8
             const = const + (past * x).sum(dim=1) + count * EPS * (const.abs() + (past.abs() * sizes).sum(dim=1))
             h = past / _lengths(self.locality, self.ball)
+        rows, const, h = _scaled(rows, const, h)
         least = _SLIT * (self.moves + self.moves.amax()) + 1e-200
         return Question(
             const,
@@ -139,13 +140,14 @@ class Divided:
         free = (~(on | off)).to(torch.float64)
         B = torch.where(on[:, None, :], -A, eye - W * self.below)
         back = torch.linalg.inv_ex(B).inverse
-        wrong = (eye - B @ back).abs() + (n + 8) * EPS * (B.abs() @ back.abs())
+        terms = torch.where(on[:, None, :], A.abs(), eye + W.abs() * self.below)  # of B, before they cancel
+        wrong = (eye - B @ back).abs() + (n + 8) * EPS * (terms @ back.abs())
         worst = wrong.sum(dim=2).amax(dim=1)
         sizes = (self.top * free) @ A.abs().T + torch.linalg.vector_norm(U, dim=1) * r + p.abs()
-        sizes = sizes + (B.abs() @ torch.where(on, self.top, self.bottom)[:, :, None])[:, :, 0]
+        sizes = sizes + (terms @ torch.where(on, self.top, self.bottom)[:, :, None])[:, :, 0]
         lost = (back.abs() @ (unsure + (2 * n + 16) * EPS * sizes)[:, :, None])[:, :, 0]
         share = torch.where(worst < 0.5, 2 * worst, torch.inf)
-        lost = lost + back.abs().sum(dim=2) * (share * sizes.amax(dim=1))[:, None]
+        lost = lost + back.abs().sum(dim=2) * (share * (sizes + unsure).amax(dim=1))[:, None]
         inputs = back @ U
         low, high = ball.sides()
         return Rectifiers(
@@ -159,6 +161,14 @@ class Divided:
             low,
             high,
         )
+
+
+def _scaled(rows: Tensor, const: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The questions times powers of two that make them of size one: whether they are below 0 stays, and nothing of
+    them, nor of what multiplies them, underflows."""
+    size = torch.cat([rows, const[:, None], h], dim=1).abs().amax(dim=1)
+    exponents = -torch.frexp(torch.where(size > 0, size, 1.0)).exponent
+    return (torch.ldexp(rows, exponents[:, None]), torch.ldexp(const, exponents), torch.ldexp(h, exponents[:, None]))
 
 
 def _lengths(locality: Locality, ball: Ball) -> Tensor:

@@ -269,7 +269,7 @@ class _Search:
         left, stuck, count = Parts(torch.zeros(len(others), n, dtype=torch.int64), others), False, 0
         size = max(1, min(_AT_ONCE, _ENTRIES // (n * max(n, self.unit.shape[0]))))
         while len(left.other):
-            if time.monotonic() > until:
+            if count and time.monotonic() > until:
                 return "undecided", None, count
             last = torch.arange(max(len(left.other) - size, 0), len(left.other))
             some, left = left.some(last), left.some(torch.arange(int(last[0])))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from lben.numerics.enclosed import EPS
 
+_RANGE, _UNDERFLOW = 1e130, 1e-185  # of the ball's multiplier; and what is lost below it when that divides
 _BACK = 0.97  # of the way to where a multiplier would be 0
 _ROOMS = (1.05, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)  # times the least multiplier of the ball
 
@@ -168,7 +169,8 @@ def _parts(k: Rectifiers, ask: Question, m: Multipliers) -> tuple[Tensor, Tensor
     g = on_z + left(on_s, k.A) + m.both * k.p + m.both * right(k.U, on_x) / (2 * ball)
     slope = m.both[:, :, None] * k.A
     H = (slope + slope.mT) / 2 - m.both[:, :, None] * k.G * m.both[:, None, :] / (4 * ball[:, :, None])
-    H = H + torch.diag_embed(m.square)
+    H = (H + torch.diag_embed(m.square)).tril()
+    H = H + H.tril(-1).mT  # which rounding may have made unsymmetric
     return _constant(k, ask, m, on_s, on_x).sum(dim=1), g, H, on_s, on_x
 
 
@@ -201,6 +203,7 @@ def proved(k: Rectifiers, ask: Question, m: Multipliers) -> Tensor:
     What is computed stands for exact numbers that differ by little, and what that changes of the sum is bounded where
     the truth is: 0 <= z <= top, |x| <= r.
     """
+    m = replace(m, low=m.low * k.below, high=m.high * k.above)
     at_least_0 = [m.z, m.s, m.square, m.chord, m.ball[:, None], m.low, m.high]
     signs = torch.cat(at_least_0, dim=1).amin(dim=1) >= 0
     base, g, H, on_s, on_x = _parts(k, ask, m)
@@ -227,9 +230,11 @@ def proved(k: Rectifiers, ask: Question, m: Multipliers) -> Tensor:
     sizes = sizes + (parts_z * ask.top).sum(dim=1) + (m.square * ask.top.square()).sum(dim=1)
     sizes = sizes + (reached * right(k.A.abs(), ask.top)).sum(dim=1)
     sizes = sizes + left(reached, absolute).square().sum(dim=1) / (4 * m.ball)
-    unsure = ((reached + on_s.abs()) * k.lost).sum(dim=1)
-    bound = value + 2 * unit * sizes + unsure * (1 + 1e-9) + 1e-280
-    return torch.where(signs & (info == 0) & bound.isfinite(), bound, torch.inf)
+    unsure = ((reached + on_s.abs() + unit * parts_s) * k.lost).sum(dim=1)
+    lost = _UNDERFLOW * ((1 + m.both.abs().sum(dim=1)) * (1 + ask.top.sum(dim=1))).square()
+    bound = value + 2 * unit * sizes + unsure * (1 + 1e-9) + lost
+    usual = (m.ball > 1 / _RANGE) & (m.ball < _RANGE)
+    return torch.where(signs & usual & (info == 0) & bound.isfinite(), bound, torch.inf)
 
 
 def begun(k: Rectifiers, ask: Question, lam: Tensor, z: Tensor, s: Tensor) -> tuple[Multipliers, Multipliers, Tensor]:
