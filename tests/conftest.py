@@ -8,14 +8,15 @@ from io import StringIO
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from rich.console import Console
 
 from tests.adversary.tally import total
 
 GOLDEN = (5**0.5 - 1) / 2
 
-settings.register_profile("repeatable", derandomize=True)  # the same examples on every run: the seed is fixed
+# The same examples on every run, for the seed is fixed; how long they take is the affair of the machine.
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
 torch.set_warn_always(True)  # torch gives many warnings only once a process, which would hide them from later tests
