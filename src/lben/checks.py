@@ -81,9 +81,8 @@ def number(name: str, value: float) -> float:
 def interval(name: str, ends: tuple[float, float]) -> tuple[float, float]:
     """`ends` as floats if they are two finite numbers, the smaller first."""
     pair = isinstance(ends, tuple | list) and len(ends) == 2
-    if not pair or not all(isinstance(end, Real) and not isinstance(end, bool) for end in ends):
-        raise InvalidInput(f"{name} must be two numbers, the smaller first, not {ends!r}.")
-    if not -math.inf < ends[0] < ends[1] < math.inf:
+    pair = pair and all(isinstance(end, Real) and not isinstance(end, bool) for end in ends)
+    if not pair or not -math.inf < ends[0] < ends[1] < math.inf:
         raise InvalidInput(f"{name} must be two numbers, the smaller first, not {ends!r}.")
     return float(ends[0]), float(ends[1])
 

@@ -8,6 +8,7 @@ to divide all of that is convex, and the best multipliers give the least differe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from lben.certify.ascent import Ball
 from lben.certify.locality import Locality, Nearby
 from lben.numerics.enclosed import EPS
 from lben.numerics.multipliers import searched
-from lben.numerics.relaxation import Question, Rectifiers, begun, most, proved
+from lben.numerics.relaxation import Question, Rectifiers, begun, most, proved, right
 
 _SLIT = 1e-9  # of a unit's move, what a side has at least, so that the inside of a part is not empty
 
@@ -130,13 +131,10 @@ class Divided:
 
         What is solved is multiplied by an inverse, and what that is not exact by is bounded.
         """
-        subject, ball, W = self.locality.subject, self.ball, self.locality.subject.weights.W
+        W, (U, p, unsure, r, low, high) = self.locality.subject.weights.W, self._shared
         n = len(W)
         eye = torch.eye(n, dtype=torch.float64)
-        A, U = eye - W, subject.weights.U / _lengths(self.locality, ball)
-        nothing = torch.zeros(1, n, dtype=torch.float64)
-        p, unsure = (part[0] for part in subject.injected(nothing, ball.x, torch.zeros(1, dtype=torch.float64)))
-        r = ball.reach()[0] * (1 + 1e-14)
+        A = eye - W
         free = (~(on | off)).to(torch.float64)
         B = torch.where(on[:, None, :], -A, eye - W * self.below)
         back = torch.linalg.inv_ex(B).inverse
@@ -144,12 +142,11 @@ class Divided:
         wrong = (eye - B @ back).abs() + (n + 8) * EPS * (terms @ back.abs())
         worst = wrong.sum(dim=2).amax(dim=1)
         sizes = (self.top * free) @ A.abs().T + torch.linalg.vector_norm(U, dim=1) * r + p.abs()
-        sizes = sizes + (terms @ torch.where(on, self.top, self.bottom)[:, :, None])[:, :, 0]
-        lost = (back.abs() @ (unsure + (2 * n + 16) * EPS * sizes)[:, :, None])[:, :, 0]
+        sizes = sizes + right(terms, torch.where(on, self.top, self.bottom))
+        lost = right(back.abs(), unsure + (2 * n + 16) * EPS * sizes)
         share = torch.where(worst < 0.5, 2 * worst, torch.inf)
         lost = lost + back.abs().sum(dim=2) * (share * (sizes + unsure).amax(dim=1))[:, None]
         inputs = back @ U
-        low, high = ball.sides()
         return Rectifiers(
             back @ (A * free[:, None, :]),
             inputs,
@@ -161,6 +158,15 @@ class Divided:
             low,
             high,
         )
+
+    @cached_property
+    def _shared(self) -> tuple[Tensor, Tensor, Tensor, float, Tensor, Tensor]:
+        """What all parts share: U in lengths of the ball, p and what it may be off by, and where x is."""
+        subject, ball = self.locality.subject, self.ball
+        nothing = torch.zeros(1, len(self.v), dtype=torch.float64)
+        p, unsure = subject.injected(nothing, ball.x, torch.zeros(1, dtype=torch.float64))
+        U = subject.weights.U / _lengths(self.locality, ball)
+        return U, p[0], unsure[0], ball.reach()[0] * (1 + 1e-14), *ball.sides()
 
 
 def _scaled(rows: Tensor, const: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -293,9 +293,7 @@ class _Search:
         near = self.locality.near(ball.x, self.solver)
         if self.norm == "inf":
             near = self.locality.cornered(near, (self.locality.outputs[ball.chosen] - self.locality.outputs)[None])
-        r = (
-            ball.reach()[0 if self.norm == "2" else 1]
-            / self.ascent.evaluator.subject.scale_of(self.domain)
-            * (1 + 1e-15)
-        )
+        length, entry = ball.reach()
+        scale = self.ascent.evaluator.subject.scale_of(self.domain)
+        r = (length if self.norm == "2" else entry) / scale * (1 + 1e-15)
         return Divided.of(self.locality, ball, near, r, self.metrics)

@@ -34,7 +34,7 @@ def searched(k: Rectifiers, ask: Question, m: Multipliers, weight: Tensor, enoug
     m: where to begin, with H positive. weight: of the barrier at first, (batch,).
     """
     terms, at = k.terms, most(k, ask, m)
-    best, record = m.moved(m, torch.zeros_like(m.ball)), at.t.clone()
+    best, record = m.some(torch.arange(len(weight))), at.t.clone()  # copies
     least = weight * _LEAST
     open_ = (at.fine & (at.t >= enough)).nonzero()[:, 0]
     k, ask, m, at = k.some(open_), ask.some(open_), m.some(open_), _of(at, open_)

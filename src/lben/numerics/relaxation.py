@@ -240,9 +240,8 @@ def proved(k: Rectifiers, ask: Question, m: Multipliers) -> Tensor:
 def begun(k: Rectifiers, ask: Question, lam: Tensor, z: Tensor, s: Tensor) -> tuple[Multipliers, Multipliers, Tensor]:
     """Multipliers that prove what the metrics lam, (batch, n), prove of the change of the function everywhere.
 
-    z and s: what they are at x = 0. The second are within the cone, to begin a search with,
-    at the third, a weight of the barrier. Multiples of lam and of the
-    ball's are the best for how far the function rises.
+    z and s: what they are at x = 0. The second are within the cone, to begin a search with, at the third, a weight of
+    the barrier. Multiples of lam and of the ball's are the best for how far the function rises.
     """
     lam = torch.where(k.fixed, 0.0, lam)
     slope = lam[:, :, None] * k.A
