@@ -80,6 +80,8 @@ def test_prox_solves_its_equation_to_machine_precision(activation: Scalar, dtype
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_prox_near_one_takes_few_steps(activation: Scalar, dtype: torch.dtype) -> None:
     """Where alpha is nearly 1, prox is nearly sigma, and Newton's method has next to nothing to do."""
+    if isinstance(activation, lben.ELU) and float(activation(torch.tensor(-1e-20, dtype=dtype))) == 0:
+        pytest.skip("The elu of this torch has no digits near 0, where Newton's method then settles slowly.")
     evaluations = 0
 
     def sigma(v: torch.Tensor) -> torch.Tensor:

@@ -136,9 +136,9 @@ def test_safetensors_are_read_as_well(tmp_path: Path) -> None:
 
 def test_a_state_dict_within_a_checkpoint_is_read(tmp_path: Path) -> None:
     state = files.dense_mon()
-    torch.save(state, tmp_path / "plain")
+    saved(tmp_path, state, "plain")
     wrapped = {f"module.{name}": tensor for name, tensor in state.items()}
-    torch.save({"epoch": 3, "state_dict": wrapped, "optimizer": {"state": {}}}, tmp_path / "checkpoint")
+    saved(tmp_path, {"epoch": 3, "state_dict": wrapped, "optimizer": {"state": {}}}, "checkpoint")
     plain, inside = (lben.import_checkpoint(tmp_path / name).net.state_dict() for name in ("plain", "checkpoint"))
     assert plain.keys() == inside.keys()
     assert all(torch.equal(plain[name], inside[name]) for name in plain if isinstance(plain[name], torch.Tensor))
@@ -169,7 +169,7 @@ def refused(path: Path, words: str, error: type[lben.LbenError] = lben.InvalidFi
 
 def test_no_code_in_a_file_is_run(tmp_path: Path) -> None:
     trace = tmp_path / "ran"
-    torch.save({"a": Runs(trace)}, tmp_path / "zip.pt")
+    saved(tmp_path, {"a": Runs(trace)}, "zip.pt")
     torch.save({"a": Runs(trace)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     (tmp_path / "bare.pt").write_bytes(pickle.dumps(Runs(trace)))
     for name in ("zip.pt", "old.pt", "bare.pt"):
@@ -178,7 +178,8 @@ def test_no_code_in_a_file_is_run(tmp_path: Path) -> None:
 
 
 def test_a_torch_whose_reader_could_run_code_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = saved(tmp_path, files.dense_mon())
+    path = tmp_path / "net.params"
+    torch.save(files.dense_mon(), path)
     monkeypatch.setattr(torch, "__version__", TorchVersion("2.5.1+cpu"))
     refused(path, "Before torch 2.6 .* and this is 2.5.1", lben.InvalidInput)
 
@@ -218,8 +219,7 @@ def changed(**tensors: Tensor | None) -> State:
     ],
 )
 def test_what_is_no_such_network_is_named(tmp_path: Path, content: object, words: str) -> None:
-    torch.save(content, tmp_path / "net.pt")
-    refused(tmp_path / "net.pt", words)
+    refused(saved(tmp_path, content), words)
 
 
 def test_convolutions_that_are_not_ours_are_named(tmp_path: Path) -> None:
