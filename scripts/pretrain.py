@@ -1,10 +1,10 @@
 """Train the networks that ship with the package, and measure what their cards say.
 
-    python scripts/pretrain.py --data DIRECTORY               the six of recipe `ours`, into src/lben/data
+    python scripts/pretrain.py --data DIRECTORY               the seven of recipe `ours`, into src/lben/data
     python scripts/pretrain.py --data DIRECTORY --certified   the two of recipe `certified`, into docs/results
 
-DIRECTORY holds MNIST's idx files. One thread, seed 0; an interrupted command goes on where it stopped. The results are
-committed.
+DIRECTORY holds MNIST's idx files. `--only NAME` makes one of them. One thread, seed 0; an interrupted command goes on
+where it stopped. The results are committed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ ROOT = Path(__file__).parent.parent
 NAMES = {
     "LBEN γ=0.2": "mnist-gamma-0.2",
     "LBEN γ=0.4": "mnist-gamma-0.4",
+    "LBEN γ=0.8": "mnist-gamma-0.8",
     "LBEN γ=1": "mnist-gamma-1",
     "LBEN γ=5": "mnist-gamma-5",
     "LBEN γ<∞": "mnist-gamma-none",
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder with MNIST")
     parser.add_argument("--runs", type=Path, default=ROOT / "build" / "pretrained", help="for checkpoints")
     parser.add_argument("--certified", action="store_true", help="the wide networks: an hour or two")
+    parser.add_argument("--only", metavar="NAME", help="of one network alone: mnist-gamma-1, for-0.3-pixels, ...")
     given = parser.parse_args()
     torch.set_num_threads(1)
     data = mnist(given.data)
@@ -86,6 +88,8 @@ def main() -> None:
         elif row.name in NAMES:
             file = ROOT / "src" / "lben" / "data" / f"{NAMES[row.name]}.safetensors"
         else:
+            continue
+        if given.only not in (None, file.stem, file.parent.name):
             continue
         write(train(row, data, given.runs / slug(row.name)), data, file, recipe, row.config.seed)
 

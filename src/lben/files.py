@@ -192,8 +192,8 @@ def pretrained(name: str | None = None) -> Cards | BaseNetwork:
         >>> predicted = net(lben.data.pixels(digits.test_images[:5])).argmax(dim=1)
         >>> torch.equal(predicted, digits.test_labels[:5])
         True
-        >>> [card.name for card in lben.pretrained()]
-        ['mnist-gamma-0.2', 'mnist-gamma-0.4', 'mnist-gamma-1', 'mnist-gamma-5', 'mnist-gamma-none', 'mnist-mon']
+        >>> [card.name for card in lben.pretrained()][:3]
+        ['mnist-gamma-0.2', 'mnist-gamma-0.4', 'mnist-gamma-0.8']
     """
     folder = resources.files("lben.data")
     found = [file for file in folder.iterdir() if file.name.endswith(".json")]

@@ -219,7 +219,7 @@ def test_no_attack_gets_below_a_radius(name_: str, tolerance: float) -> None:
 def steepest(a: Tensor, c: float, G: Tensor, h: Tensor, radius: float) -> float:
     """The largest (a u + c) / |u| for 0 < |u| <= radius with G u + h >= 0, -inf if there is no such u.
 
-    With u = w / s it is that of a w + c s for |w| <= 1, |w| <= radius s and G w + h s >= 0: a second-order cone program.
+    With u = w / s it is that of a w + c s for |w| <= 1, |w| <= radius s, G w + h s >= 0: a second-order cone program.
     """
     d = len(a)
     rows = torch.cat([torch.cat([-G, -h[:, None]], dim=1), torch.zeros(1, d + 1, dtype=a.dtype)])

@@ -19,7 +19,8 @@ from lben.train import error_rate
 from tests.problems import ROOT
 
 DATA = Path(str(resources.files("lben.data")))
-NAMES = ["mnist-gamma-0.2", "mnist-gamma-0.4", "mnist-gamma-1", "mnist-gamma-5", "mnist-gamma-none", "mnist-mon"]
+GAMMAS = ("0.2", "0.4", "0.8", "1", "5", "none")
+NAMES = [*(f"mnist-gamma-{gamma}" for gamma in GAMMAS), "mnist-mon"]
 WIDE = [ROOT / "docs" / "results" / "mnist-certified" / name for name in ("for-0.3-pixels", "for-1.58-pixels")]
 
 
