@@ -36,6 +36,7 @@ class Candidate:
     epsilon: float = 1.0
     rate: float = 5e-3
     epochs: int = 8
+    batch: int = 256
 
 
 CANDIDATES = [
@@ -54,6 +55,9 @@ CANDIDATES = [
     Candidate(0.55, 4.1, epsilon=1e-3, rate=2e-2),
     Candidate(0.55, 4.1, epsilon=1e-3, rate=1e-2, epochs=20),
     Candidate(2.0, 6.0, epsilon=1e-3, rate=1e-2, epochs=20),
+    Candidate(0.55, 4.1, epsilon=1e-3, rate=2e-2, epochs=20, batch=512),
+    Candidate(2.0, 8.0, epsilon=1e-3, rate=1e-2, epochs=20),
+    Candidate(1.2, 5.0, epsilon=1e-3, rate=1e-2, epochs=20),
 ]
 
 
@@ -66,7 +70,7 @@ def divided(data: ImageData) -> ImageData:
 def tried(one: Candidate, data: ImageData) -> dict[str, Any]:
     loss = CrossEntropy(one.margin)
     config = TrainConfig(
-        epochs=one.epochs, batch_size=256, learning_rate=one.rate, schedule="one-cycle", loss=loss
+        epochs=one.epochs, batch_size=one.batch, learning_rate=one.rate, schedule="one-cycle", loss=loss
     )  # fmt: skip
     row = Equilibrium(name="candidate", config=config, gamma=one.gamma, hidden=UNITS, epsilon=one.epsilon)
     net, started = row.network(), time.perf_counter()

@@ -1,13 +1,14 @@
 """Local radii on MNIST's test images: a table of certified accuracy, and a search for what would contradict a radius.
 
     python scripts/local_results.py table [--images 10000] [--folder docs/results/mnist-local] [--networks ...]
+    python scripts/local_results.py corners [--images 10000] [--folder ...] [--networks ...]
     python scripts/local_results.py verified [--images 1000] [--sizes 0.3 ...] [--seconds 3] [--networks ...]
     python scripts/local_results.py soundness [--images 2000] [--folder ...] [--networks ...]
 
 MNIST is found as `lben.data.mnist` finds it. What is done is written chunk by chunk, and not done again: start it again
-with the same folder and it goes on. `table` writes table.json and index.md; `verified` verified.json, and its part of
-index.md: what `lben.verify` decides of the first images, in the pixel range. `soundness` writes soundness.json, and
-ends with an error if any attack succeeded within a radius.
+with the same folder and it goes on. `table` writes table.json; `corners` corners.json, of radii in the l-infinity norm;
+`verified` verified.json: what `lben.verify` decides of the first images, in the pixel range. `soundness` writes
+soundness.json, and ends with an error if any attack succeeded within a radius. index.md has the tables of all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from lben.certify.verify import Status
 from lben.data import mnist, pixels
 from lben.disk import write_bytes
 from lben.experiments.measure import RADII
+from lben.experiments.nearby import CORNERS
 
 NETWORKS = {
     "mnist-gamma-0.2": "LBEN, γ = 0.2",
@@ -44,6 +46,7 @@ STATES: tuple[Status, ...] = ("proved", "attacked", "undecided")
 SECONDS = 3.0  # an image, if not said otherwise
 WIDE = (-20.0, 21.0)  # in place of the pixel range: attacks that may leave it, as the certificates allow
 KINDS = ("global", "local", "attacked", "attacked, beyond the pixel range")
+CUBES = ("global / sqrt(d)", "local / sqrt(d)", "local")
 
 
 def chunks(images: int) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -69,17 +72,39 @@ def counted(net: Any, x: Tensor, y: Tensor) -> dict[str, Any]:
     return found
 
 
-def table(images: int, folder: Path, networks: list[str]) -> None:
-    """Certified accuracy, global and local, and what attacks leave."""
-    path = folder / "table.json"
-    known: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+def cornered(net: Any, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """How many keep their class where every pixel moves by up to each of CORNERS."""
+    root = x.shape[-1] ** 0.5
+    everywhere = lben.certified_radius(net, x, y, domain="pixels").radius / root
+    around = lben.certified_radius(net, x, y, domain="pixels", local=True).radius / root
+    started = time.process_time()
+    cubes = lben.certified_radius(net, x, y, domain="pixels", local=True, norm="inf").radius
+    found: dict[str, Any] = {"images": len(x), "seconds": time.process_time() - started}
+    for kind, radius in zip(CUBES, (everywhere, around, cubes), strict=True):
+        found[kind] = [int((radius > size).sum()) for size in CORNERS]
+    return found
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """What is done already."""
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def keep(path: Path, known: dict[str, dict[str, Any]]) -> None:
+    write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
+    write_index(path.parent)
+
+
+def table(images: int, path: Path, networks: list[str], count: Callable[[Any, Tensor, Tensor], dict[str, Any]]) -> None:
+    """What is counted of some images at a time."""
+    known = read(path)
     for name in networks:
         net, done = lben.pretrained(name), known.setdefault(name, {})
         for start, x, y in chunks(images):
             if done.get(str(start), {}).get("images") != len(x):
-                done[str(start)] = counted(net, x, y)
-                write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
-                write_index(folder)
+                done[str(start)] = count(net, x, y)
+                keep(path, known)
                 print(f"{name}: {start + len(x)} of {images}", flush=True)
 
 
@@ -109,7 +134,7 @@ def written(known: dict[str, dict[str, Any]]) -> str:
 def verified(images: int, folder: Path, networks: list[str], sizes: list[float], limit: float) -> None:
     """What is decided within the pixel range, in so many seconds an image after its local radius."""
     path = folder / "verified.json"
-    known: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    known = read(path)
     for name in networks:
         net, done = lben.pretrained(name), known.setdefault(name, {})
         for start, x, y in chunks(images):
@@ -121,15 +146,15 @@ def verified(images: int, folder: Path, networks: list[str], sizes: list[float],
                 states = {word: found.status.count(word) for word in STATES}
                 seconds = {"seconds": float(found.seconds.sum()), "limit": limit}
                 done[key] = {"images": len(x), "size": size, **seconds, **states}
-                write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
-                write_index(folder)
+                keep(path, known)
                 print(f"{name} at {size:g}: {start + len(x)} of {images}, {states}", flush=True)
 
 
 def write_index(folder: Path) -> None:
     """index.md, of what is there."""
-    parts = [(folder / f"{name}.json", write) for name, write in (("table", written), ("verified", decided))]
-    texts = [write(json.loads(path.read_text())) for path, write in parts if path.exists()]
+    writers = {"table": written, "verified": decided, "corners": written_corners, "soundness": told}
+    parts = [(folder / f"{name}.json", write) for name, write in writers.items()]
+    texts = [write(read(path)) for path, write in parts if path.exists()]
     write_bytes(folder / "index.md", "\n".join(texts).encode())
 
 
@@ -154,6 +179,52 @@ def decided(known: dict[str, dict[str, Any]]) -> str:
                 cells = " | ".join(f"{100 * sum(one[word] for one in some) / total:.1f} %" for word in STATES)
                 each, limit = sum(one["seconds"] for one in some) / total, max(one["limit"] for one in some)
                 lines.append(f"| {NETWORKS[name]} | {total:,} | {size:g} | {cells} | {limit:g} s | {each:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def written_corners(known: dict[str, dict[str, Any]]) -> str:
+    """The table of `corners`, in percent."""
+    lines = [
+        "## Where every pixel may move",
+        "",
+        "The share of test images of which it is proved that they keep the right class where every pixel moves by up",
+        "to ε: by the l2 radii, global and local, over √784, and by radii in the l-infinity norm itself. Made by",
+        "`python scripts/local_results.py corners`.",
+        "",
+        "| network | images | ε | global l2 / √d | local l2 / √d | local l∞ | seconds an image |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, done in known.items():
+        total = sum(one["images"] for one in done.values())
+        each = sum(one["seconds"] for one in done.values()) / total
+        for k, size in enumerate(CORNERS):
+            shares = [100 * sum(one[kind][k] for one in done.values()) / total for kind in CUBES]
+            cells = " | ".join(f"{share:.2f} %" for share in shares)
+            lines.append(f"| {NETWORKS[name]} | {total:,} | {size:g} | {cells} | {each:.3f} |")
+    return "\n".join(lines) + "\n"
+
+
+def told(known: dict[str, dict[str, Any]]) -> str:
+    """What `soundness` found."""
+    lines = [
+        "## Attacks within the radii",
+        "",
+        "Local radii with solvers of four tolerances, attacked by one step of the fast gradient, by 20 steps of",
+        "projected gradient and by DeepFool, within the pixel range and beyond it: inputs that an attack made within",
+        "the radius of their image, and the ends of the strongest moves put just inside it, which are evaluated in",
+        "balls. Made by `python scripts/local_results.py soundness`.",
+        "",
+        "| network | tolerance | images | with a radius | attacked inputs within it | of another class |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows: dict[tuple[str, str], list[int]] = {}
+    for key, one in known.items():
+        name, tolerance = key.split(", ")[:2]
+        sums = rows.setdefault((name, tolerance.removeprefix("tolerance ")), [0, 0, 0, 0])
+        counts = (one[word] for word in ("images", "radii", "attacked inputs within a radius", "broken"))
+        sums[:] = [total + count for total, count in zip(sums, counts, strict=True)]
+    for (name, tolerance), sums in rows.items():
+        lines.append(f"| {NETWORKS[name]} | {tolerance} | " + " | ".join(f"{total:,}" for total in sums) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -187,7 +258,7 @@ def contradicted(net: Any, x: Tensor, y: Tensor, tolerance: float) -> dict[str, 
 def soundness(images: int, folder: Path, networks: list[str]) -> None:
     """No attack succeeds within a local radius, however loosely the equilibria behind it were solved."""
     path = folder / "soundness.json"
-    known: dict[str, dict[str, int]] = json.loads(path.read_text()) if path.exists() else {}
+    known = read(path)
     for name in networks:
         for tolerance in TOLERANCES:
             net = lben.pretrained(name)
@@ -195,7 +266,7 @@ def soundness(images: int, folder: Path, networks: list[str]) -> None:
                 key = f"{name}, tolerance {tolerance:g}, images from {start}"
                 if known.get(key, {}).get("images") != len(x):
                     known[key] = contradicted(net, x, y, tolerance)
-                    write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
+                    keep(path, known)
                     print(f"{key}: {known[key]}", flush=True)
     broken = sum(one["broken"] for one in known.values())
     made = sum(one["attacked inputs within a radius"] for one in known.values())
@@ -206,7 +277,7 @@ def soundness(images: int, folder: Path, networks: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("table", "verified", "soundness"))
+    parser.add_argument("what", choices=("table", "corners", "verified", "soundness"))
     parser.add_argument("--images", type=int)
     parser.add_argument("--folder", type=Path, default=Path("docs/results/mnist-local"))
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
@@ -214,8 +285,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of verified, for an image")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    if asked.what == "table":
-        table(asked.images or 10_000, asked.folder, asked.networks)
+    if asked.what in ("table", "corners"):
+        count = counted if asked.what == "table" else cornered
+        table(asked.images or 10_000, asked.folder / f"{asked.what}.json", asked.networks, count)
     elif asked.what == "verified":
         verified(asked.images or 1000, asked.folder, asked.networks, asked.sizes, asked.seconds)
     else:
