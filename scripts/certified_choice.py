@@ -58,6 +58,7 @@ CANDIDATES = [
     Candidate(0.55, 4.1, epsilon=1e-3, rate=2e-2, epochs=20, batch=512),
     Candidate(2.0, 8.0, epsilon=1e-3, rate=1e-2, epochs=20),
     Candidate(1.2, 5.0, epsilon=1e-3, rate=1e-2, epochs=20),
+    Candidate(0.55, 4.1, epsilon=1e-3, rate=4e-2, epochs=20, batch=512),
 ]
 
 

@@ -185,6 +185,8 @@ def test_a_range_is_respected_and_leaves_nothing_open(seed: int) -> None:
         out = net(points[inside] if bool(inside.any()) else x).detach()
         margin = out[:, int(y)] - out.scatter(1, y.expand(len(out))[:, None], -torch.inf).amax(dim=1)
         found = lben.verify(net, x, y, size, bounds=(low, high), seconds=20)
+        assert found.bounds == (low, high)
+        assert f"of inputs between {low:g} and {high:g}" in str(found)
         assert_true(net, found, x, y)
         if found.status == ("attacked",):
             assert bool(((found.counterexample >= low) & (found.counterexample <= high)).all())

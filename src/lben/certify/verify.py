@@ -46,6 +46,7 @@ class Verification(NoVerdict):
         radius: how far inputs may move.
         domain: what `radius` measures: distances at the network's input, or in pixels.
         norm: "2", or "inf", where each feature may move by the radius.
+        bounds: what features are known to stay between, which "proved" rests on; infinite where nothing is.
 
     Examples:
         >>> net = lben.LBEN(2, 4, 2, gamma=1.0)
@@ -62,6 +63,7 @@ class Verification(NoVerdict):
     radius: float
     domain: Domain
     norm: Norm
+    bounds: tuple[float, float]
 
     def share(self, status: Status) -> float:
         """The share of inputs of this status.
@@ -76,9 +78,11 @@ class Verification(NoVerdict):
 
     def __str__(self) -> str:
         words = ", ".join(f"{self.status.count(word)} {word}" for word in ("proved", "attacked", "undecided"))
+        low, high = self.bounds
+        known = "" if math.isinf(low) and math.isinf(high) else f", of inputs between {low:g} and {high:g}"
         return (
-            f"Within {at_least(self.radius)} in the {named(self.norm)} norm ({self.domain}), of {len(self.status)} "
-            f"inputs: {words}; after the certificate {int(self.branches.sum())} branches, "
+            f"Within {at_least(self.radius)} in the {named(self.norm)} norm ({self.domain}){known}: of "
+            f"{len(self.status)} inputs {words}; after the certificate {int(self.branches.sum())} branches, "
             f"{float(self.seconds.sum()):.3g} s."
         )
 
@@ -246,6 +250,7 @@ class _Search:
             self.radius,
             self.domain,
             self.norm,
+            self.range,
         )
 
     def run(self, x: Tensor, label: int, generator: torch.Generator) -> _Result:
