@@ -39,6 +39,7 @@ NAMES = {
 CALLABLE = {name: thing for name, thing in NAMES.items() if callable(thing) and typing.get_origin(thing) is None}
 ASSIGNED = sorted(NAMES.keys() - CALLABLE.keys())
 BY_SKLEARN = {"n_features_in_", "feature_names_in_"}
+NEVER_RAISE = {"lben.data.embedded_mnist"}
 SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Examples")
 PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
 
@@ -97,6 +98,23 @@ def test_every_argument_is_described(name: str) -> None:
     doc = inspect.getdoc(CALLABLE[name]) or ""
     assert arguments(CALLABLE[name]) - described(doc) == set()
     assert described(doc) - arguments(CALLABLE[name]) <= extra_names(CALLABLE[name])
+
+
+@pytest.mark.parametrize("name", [name for name, thing in CALLABLE.items() if inspect.isfunction(thing)])
+def test_every_function_says_what_it_returns_and_raises(name: str) -> None:
+    doc = inspect.getdoc(CALLABLE[name]) or ""
+    assert section(doc, "Returns") or inspect.signature(CALLABLE[name]).return_annotation in (None, "None")
+    assert section(doc, "Raises") or name in NEVER_RAISE
+
+
+@pytest.mark.parametrize("name", CALLABLE)
+def test_tensors_are_described_with_their_shapes(name: str) -> None:
+    thing = CALLABLE[name]
+    if arguments(thing):
+        signature = inspect.signature(thing)
+        annotations = [parameter.annotation for parameter in signature.parameters.values()]
+        taken = [*annotations, signature.return_annotation] if inspect.isfunction(thing) else annotations
+        assert not any("Tensor" in str(one) for one in taken) or "shape" in (inspect.getdoc(thing) or "")
 
 
 def extra_names(thing: Any) -> set[str]:

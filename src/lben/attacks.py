@@ -38,8 +38,8 @@ class Lengths:
     They are equal without `Normalize`. A size has no one length at the input where features have different stds: NaN.
 
     Attributes:
-        input: at the network's input, behind its `Normalize`.
-        pixels: before it.
+        input: at the network's input, behind its `Normalize`; of the shape of what they are the lengths of.
+        pixels: before it, of the same shape.
 
     Examples:
         >>> net = lben.LBEN(2, 4, 2, gamma=1.0, normalize=lben.Normalize(0.5, 0.25))

@@ -18,7 +18,7 @@ class Normalize(nn.Module):
     It multiplies a Lipschitz bound by `gain` = 1/min(std): the bound from pixels is that from its output times this.
 
     Args:
-        mean: one for all features, or one for each; for images also one a channel.
+        mean: one for all features, or one for each, of shape (d,); for images also one a channel, (c,) or (c, 1, 1).
         std: the same; above 0.
         device: where the parameters are made; None: torch's default.
         dtype: their floating-point type; None: torch's default.

@@ -86,8 +86,8 @@ class Box(ConvexSet):
     """``{z : low <= z <= high}``, for `Projection`; an end may be infinite.
 
     Args:
-        low: a number, or one for each dimension.
-        high: a number, or one for each dimension.
+        low: a number, or one for each dimension, of shape (d,).
+        high: a number, or one for each dimension, of shape (d,).
 
     Raises:
         InvalidInput: if the box is empty, or the two differ in length.

@@ -50,8 +50,9 @@ def page(
 ) -> None:
     """Write a page that runs networks in a browser, one file that needs no server and no connection.
 
-    Of networks of 784 pixels and 10 classes: draw a digit, see its certified radius, and attack it. Of networks of 2
-    inputs and 1 output: their surface, with the proved cone of its slopes.
+    Of networks of 784 pixels and 10 classes: draw a digit, see its certified radius, and attack it; 45 pairs of classes
+    are proved for that, in seconds at 80 units and many minutes at 400. Of networks of 2 inputs and 1 output: their
+    surface, with the proved cone of its slopes.
     """
     check_page(output)
     _refuse_to_overwrite(output, force)

@@ -42,7 +42,7 @@ def halving_search(net: BaseNetwork, x: Tensor, *, tolerance: float = 1e-4) -> H
 
     Args:
         net: an equilibrium network, whose solver is as before afterwards.
-        x: a batch, as the network takes it.
+        x: a batch as the network takes it, of shape (samples, ...).
         tolerance: of the equilibria.
 
     Returns:

@@ -140,8 +140,8 @@ def error_rate(net: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, i
 
     Args:
         net: a classifier, in any mode, which it keeps.
-        images: bytes, or floats in [0, 1], samples first.
-        labels: integers, one an image.
+        images: bytes, or floats in [0, 1], of shape (samples, ...).
+        labels: integers, one an image, of shape (samples,).
 
     Returns:
         The share, and how many images have no answer at all, which are among the wrong.

@@ -97,7 +97,7 @@ class Emma:
     Args:
         epsilon: the radius, above 0.
         bound: K, in the units of epsilon: a number above 0 for all pairs, or a function of the network that gives a
-            number or a matrix (p, p), through which gradients flow.
+            number or a matrix of shape (p, p), through which gradients flow.
 
     Raises:
         InvalidInput: for values outside these ranges.
