@@ -3,12 +3,15 @@
     python scripts/local_results.py table [--images 10000] [--folder docs/results/mnist-local] [--networks ...]
     python scripts/local_results.py corners [--images 10000] [--folder ...] [--networks ...]
     python scripts/local_results.py verified [--images 1000] [--sizes 0.3 ...] [--seconds 3] [--networks ...]
+    python scripts/local_results.py certified [--images 10000] [--seconds 3]
     python scripts/local_results.py soundness [--images 2000] [--folder ...] [--networks ...]
 
 MNIST is found as `lben.data.mnist` finds it. What is done is written chunk by chunk, and not done again: start it again
 with the same folder and it goes on. `table` writes table.json; `corners` corners.json, of radii in the l-infinity norm;
 `verified` verified.json: what `lben.verify` decides of the first images, in the pixel range. `soundness` writes
 soundness.json, and ends with an error if any attack succeeded within a radius. index.md has the tables of all of them.
+`certified` is about the two networks of recipe `certified`, and writes verified.json beside them: how many images
+global bounds prove at the size a network is for, and what `lben.verify` decides of those that they nearly prove.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ NETWORKS = {
 TOLERANCES = (1e-2, 1e-4, 1e-6, 1e-8)
 METHODS: tuple[lben.attacks.AttackMethod, ...] = ("fgm", "pgd", "deepfool")
 CHUNK, STEPS = 250, 20
+CERTIFIED = {"for-0.3-pixels": 0.3, "for-1.58-pixels": 1.58}
+NEAREST = 0.95  # of a size, from where on images are nearly proved
 STATES: tuple[Status, ...] = ("proved", "attacked", "undecided")
 SECONDS = 3.0  # an image, if not said otherwise
 WIDE = (-20.0, 21.0)  # in place of the pixel range: attacks that may leave it, as the certificates allow
@@ -148,6 +153,30 @@ def verified(images: int, folder: Path, networks: list[str], sizes: list[float],
                 done[key] = {"images": len(x), "size": size, **seconds, **states}
                 keep(path, known)
                 print(f"{name} at {size:g}: {start + len(x)} of {images}, {states}", flush=True)
+
+
+def certified(images: int, folder: Path, names: list[str], limit: float) -> None:
+    """How many images the wide networks prove at their own size, by global bounds, and among images a little below."""
+    path, data = folder / "verified.json", mnist()
+    x, y = pixels(data.test_images[:images]), data.test_labels[:images]
+    for name in names:
+        size, net = CERTIFIED[name], lben.load(folder / name / "network.safetensors").eval()
+        radius = lben.certified_radius(net, x, y, domain="pixels").radius
+        known = read(path)
+        done = known.setdefault(name, {})
+        done["global"] = {"images": len(y), "size": size, "proved": int((radius > size).sum())}
+        near = ((radius <= size) & (radius > NEAREST * size)).nonzero()[:, 0]
+        near = near[radius[near].argsort(descending=True)]
+        print(f"{name}: {done['global']}; {len(near)} are near", flush=True)
+        for k in near.tolist():
+            if str(k) not in done:
+                one = slice(k, k + 1)
+                found = lben.verify(net, x[one], y[one], size, seconds=limit, domain="pixels", bounds=(0.0, 1.0))
+                told = {"status": found.status[0], "seconds": float(found.seconds[0]), "limit": limit}
+                done[str(k)] = {"radius": float(radius[k]), **told}
+                known = {**read(path), name: done}
+                write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
+                print(f"{name}: image {k}: {done[str(k)]}", flush=True)
 
 
 def write_index(folder: Path) -> None:
@@ -277,21 +306,24 @@ def soundness(images: int, folder: Path, networks: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("table", "corners", "verified", "soundness"))
+    parser.add_argument("what", choices=("table", "corners", "verified", "certified", "soundness"))
     parser.add_argument("--images", type=int)
     parser.add_argument("--folder", type=Path, default=Path("docs/results/mnist-local"))
-    parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="+", choices=[*NETWORKS, *CERTIFIED])
     parser.add_argument("--sizes", nargs="+", type=float, choices=RADII, default=RADII, help="of verified")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of verified, for an image")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of verified and certified, for an image")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
+    names = asked.networks or list(CERTIFIED if asked.what == "certified" else NETWORKS)
     if asked.what in ("table", "corners"):
         count = counted if asked.what == "table" else cornered
-        table(asked.images or 10_000, asked.folder / f"{asked.what}.json", asked.networks, count)
+        table(asked.images or 10_000, asked.folder / f"{asked.what}.json", names, count)
     elif asked.what == "verified":
-        verified(asked.images or 1000, asked.folder, asked.networks, asked.sizes, asked.seconds)
+        verified(asked.images or 1000, asked.folder, names, asked.sizes, asked.seconds)
+    elif asked.what == "certified":
+        certified(asked.images or 10_000, asked.folder.with_name("mnist-certified"), names, asked.seconds)
     else:
-        soundness(asked.images or 2000, asked.folder, asked.networks)
+        soundness(asked.images or 2000, asked.folder, names)
 
 
 if __name__ == "__main__":
