@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +96,13 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def keep(path: Path, known: dict[str, dict[str, Any]]) -> None:
+def write(path: Path, known: dict[str, dict[str, Any]]) -> None:
     write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
+
+
+def keep(path: Path, known: dict[str, dict[str, Any]]) -> None:
+    """What is done, and index.md beside it."""
+    write(path, known)
     write_index(path.parent)
 
 
@@ -113,6 +118,17 @@ def table(images: int, path: Path, networks: list[str], count: Callable[[Any, Te
                 print(f"{name}: {start + len(x)} of {images}", flush=True)
 
 
+def rows(known: dict[str, dict[str, Any]], sizes: Sequence[float], kinds: Sequence[str]) -> Iterator[str]:
+    """Of each network and size, the shares of all images in percent."""
+    for name, done in known.items():
+        total = sum(one["images"] for one in done.values())
+        each = sum(one["seconds"] for one in done.values()) / total
+        for k, size in enumerate(sizes):
+            shares = [100 * sum(one[kind][k] for one in done.values()) / total for kind in kinds]
+            cells = " | ".join(f"{share:.2f} %" for share in shares)
+            yield f"| {NETWORKS[name]} | {total:,} | {size:g} | {cells} | {each:.3f} |"
+
+
 def written(known: dict[str, dict[str, Any]]) -> str:
     """The table, in percent."""
     lines = [
@@ -126,14 +142,7 @@ def written(known: dict[str, dict[str, Any]]) -> str:
         "| network | images | size | global | local | attacked | attacked beyond the range | seconds an image |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, done in known.items():
-        total = sum(one["images"] for one in done.values())
-        each = sum(one["seconds"] for one in done.values()) / total
-        for k, size in enumerate(RADII):
-            shares = [100 * sum(one[kind][k] for one in done.values()) / total for kind in KINDS]
-            cells = " | ".join(f"{share:.2f} %" for share in shares)
-            lines.append(f"| {NETWORKS[name]} | {total:,} | {size:g} | {cells} | {each:.3f} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *rows(known, RADII, KINDS)]) + "\n"
 
 
 def verified(images: int, folder: Path, networks: list[str], sizes: list[float], limit: float) -> None:
@@ -162,8 +171,7 @@ def certified(images: int, folder: Path, names: list[str], limit: float) -> None
     for name in names:
         size, net = CERTIFIED[name], lben.load(folder / name / "network.safetensors").eval()
         radius = lben.certified_radius(net, x, y, domain="pixels").radius
-        known = read(path)
-        done = known.setdefault(name, {})
+        done = read(path).get(name, {})
         done["global"] = {"images": len(y), "size": size, "proved": int((radius > size).sum())}
         near = ((radius <= size) & (radius > NEAREST * size)).nonzero()[:, 0]
         near = near[radius[near].argsort(descending=True)]
@@ -174,16 +182,15 @@ def certified(images: int, folder: Path, names: list[str], limit: float) -> None
                 found = lben.verify(net, x[one], y[one], size, seconds=limit, domain="pixels", bounds=(0.0, 1.0))
                 told = {"status": found.status[0], "seconds": float(found.seconds[0]), "limit": limit}
                 done[str(k)] = {"radius": float(radius[k]), **told}
-                known = {**read(path), name: done}
-                write_bytes(path, (json.dumps(known, indent=1) + "\n").encode())
+                write(path, {**read(path), name: done})
                 print(f"{name}: image {k}: {done[str(k)]}", flush=True)
 
 
 def write_index(folder: Path) -> None:
     """index.md, of what is there."""
     writers = {"table": written, "verified": decided, "corners": written_corners, "soundness": told}
-    parts = [(folder / f"{name}.json", write) for name, write in writers.items()]
-    texts = [write(read(path)) for path, write in parts if path.exists()]
+    parts = [(folder / f"{name}.json", told_by) for name, told_by in writers.items()]
+    texts = [told_by(read(path)) for path, told_by in parts if path.exists()]
     write_bytes(folder / "index.md", "\n".join(texts).encode())
 
 
@@ -223,14 +230,7 @@ def written_corners(known: dict[str, dict[str, Any]]) -> str:
         "| network | images | ε | global l2 / √d | local l2 / √d | local l∞ | seconds an image |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, done in known.items():
-        total = sum(one["images"] for one in done.values())
-        each = sum(one["seconds"] for one in done.values()) / total
-        for k, size in enumerate(CORNERS):
-            shares = [100 * sum(one[kind][k] for one in done.values()) / total for kind in CUBES]
-            cells = " | ".join(f"{share:.2f} %" for share in shares)
-            lines.append(f"| {NETWORKS[name]} | {total:,} | {size:g} | {cells} | {each:.3f} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *rows(known, CORNERS, CUBES)]) + "\n"
 
 
 def told(known: dict[str, dict[str, Any]]) -> str:
@@ -246,13 +246,13 @@ def told(known: dict[str, dict[str, Any]]) -> str:
         "| network | tolerance | images | with a radius | attacked inputs within it | of another class |",
         "|---|---|---|---|---|---|",
     ]
-    rows: dict[tuple[str, str], list[int]] = {}
+    totals: dict[tuple[str, str], list[int]] = {}
     for key, one in known.items():
         name, tolerance = key.split(", ")[:2]
-        sums = rows.setdefault((name, tolerance.removeprefix("tolerance ")), [0, 0, 0, 0])
+        sums = totals.setdefault((name, tolerance.removeprefix("tolerance ")), [0, 0, 0, 0])
         counts = (one[word] for word in ("images", "radii", "attacked inputs within a radius", "broken"))
         sums[:] = [total + count for total, count in zip(sums, counts, strict=True)]
-    for (name, tolerance), sums in rows.items():
+    for (name, tolerance), sums in totals.items():
         lines.append(f"| {NETWORKS[name]} | {tolerance} | " + " | ".join(f"{total:,}" for total in sums) + " |")
     return "\n".join(lines) + "\n"
 
@@ -314,7 +314,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of verified and certified, for an image")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    names = asked.networks or list(CERTIFIED if asked.what == "certified" else NETWORKS)
+    known = list(CERTIFIED if asked.what == "certified" else NETWORKS)
+    names = asked.networks or known
+    if not set(names) <= set(known):
+        parser.error(f"{asked.what} is about {', '.join(known)}")
     if asked.what in ("table", "corners"):
         count = counted if asked.what == "table" else cornered
         table(asked.images or 10_000, asked.folder / f"{asked.what}.json", names, count)
