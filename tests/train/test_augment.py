@@ -1,9 +1,10 @@
-"""Flips: half of the images, others each epoch, the same for the same seed, and resumed to the same bits."""
+"""Flips and shifts: others each epoch, the same for the same seed, and resumed to the same bits."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 import lben
 from lben.data import ImageData
 from lben.train import TrainConfig, fit
-from lben.train.augment import Augmented
+from lben.train.augment import SHIFT, Augmentation, Augmented
 from tests.problems import few_images
 from tests.train.runs import plain, same
 
@@ -66,17 +67,40 @@ def test_half_of_the_images_are_mirrored_each_epoch_anew() -> None:
     assert mirrored[0] != mirrored[1]
 
 
-def test_which_are_mirrored_does_not_depend_on_the_batch() -> None:
+def test_shifted_images_are_parts_of_larger_ones_with_repeated_edges() -> None:
+    x = torch.rand(200, 3, 6, 7)
+    moved = Augmented("shift", 200, torch.Generator().manual_seed(0))(x, torch.arange(200))
+    larger = nn.functional.pad(x, (SHIFT,) * 4, mode="replicate")
+    seen = set()
+    for image, around in zip(moved, larger, strict=True):
+        parts = [(h, w) for h in range(2 * SHIFT + 1) for w in range(2 * SHIFT + 1)]
+        seen |= {(h, w) for h, w in parts if torch.equal(image, around[:, h : h + 6, w : w + 7])}
+    assert seen == set(parts)
+
+
+def test_images_are_mirrored_first_and_then_moved() -> None:
+    x = torch.rand(50, 1, 6, 6)
+    both = Augmented("flip and shift", 50, torch.Generator().manual_seed(0))
+    assert both.mirrored is not None and both.moves is not None
+    expected = torch.where(both.mirrored[:, None, None, None], x.flip(-1), x)
+    only = Augmented("shift", 50, torch.Generator())
+    only.moves = both.moves
+    assert torch.equal(both(x, torch.arange(50)), only(expected, torch.arange(50)))
+
+
+@pytest.mark.parametrize("kind", get_args(Augmentation))
+def test_what_is_done_to_an_image_does_not_depend_on_the_batch(kind: Augmentation) -> None:
     x = torch.rand(20, 3, 4, 5)
-    whole = Augmented("flip", 20, torch.Generator().manual_seed(0))
+    whole = Augmented(kind, 20, torch.Generator().manual_seed(0))
     index = torch.randperm(20)
     assert torch.equal(whole(x, torch.arange(20))[index[::2]], whole(x[index[::2]], index[::2]))
     assert torch.equal(Augmented(None, 20, torch.Generator())(x, index), x)
 
 
 def test_an_augmented_run_of_a_deep_stack_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    both = replace(FLIPS, augment="flip and shift")
     whole, again = Deep(), Deep()
-    first = fit(whole, images(), FLIPS)
+    first = fit(whole, images(), both)
     stopped, steps = Deep(), iter(range(5))  # of nine: in the second epoch
 
     def count(net: nn.Module, _: object) -> None:
@@ -85,8 +109,8 @@ def test_an_augmented_run_of_a_deep_stack_resumes_to_the_same_bits(tmp_path: Pat
 
     stopped.register_forward_pre_hook(count)
     with pytest.raises(StopIteration):
-        fit(stopped, images(), FLIPS, folder=tmp_path)
-    second = fit(again, images(), FLIPS, folder=tmp_path, resume=True)
+        fit(stopped, images(), both, folder=tmp_path)
+    second = fit(again, images(), both, folder=tmp_path, resume=True)
     assert [row.loss for row in first] == [row.loss for row in second]
     assert same(tensors(whole), tensors(again))
     assert not same(tensors(whole), tensors(stopped))
@@ -105,7 +129,7 @@ def test_augmentation_is_part_of_a_run_and_its_absence_is_not(tmp_path: Path) ->
 
 
 def test_rows_have_no_left_and_right() -> None:
-    with pytest.raises(lben.InvalidInput, match=r"have a left and a right to flip, not samples of shape \(784,\)"):
+    with pytest.raises(lben.InvalidInput, match=r"can be flipped or shifted, not samples of shape \(784,\)"):
         fit(plain(), few_images(64, 50), FLIPS)
     with pytest.raises(lben.InvalidInput, match="augment"):
         TrainConfig(augment="turn")  # type: ignore[arg-type]

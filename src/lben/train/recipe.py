@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -42,8 +42,8 @@ class TrainConfig:
         seed: of the order of samples, of augmentation, and of what `fit` keeps aside.
         on_lost: what to do with a batch in which the network has no answer (an unconstrained network may lose its
             equilibrium): "skip" it and count it, or "stop".
-        augment: what is done to training images, each epoch anew: None, or "flip", half of them mirrored, left to
-            right.
+        augment: what is done to training images, each epoch anew: None; "flip", half of them mirrored, left to right;
+            "shift", each moved by up to two pixels up or down and left or right; or "flip and shift".
 
     Raises:
         InvalidInput: for a value outside these ranges.
@@ -87,7 +87,7 @@ class TrainConfig:
         ):
             checks.choice(name, getattr(self, name), kinds)
         if self.augment is not None:
-            checks.choice("augment", self.augment, ("flip",))
+            checks.choice("augment", self.augment, get_args(Augmentation))
 
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """The learning rate of a step: a function of its number alone, so that resuming needs no state.
