@@ -98,7 +98,7 @@ def _find(b: Tensor, method: _Method, known: Known | None, tensors: Sequence[Ten
         return known.z.detach()
     problem = Problem(trace.operator, method.jacobian(tensors) or method.activation, b)
     found = solve(method.solver, problem, on_failure=method.on_failure, first_burst=method.first_burst)
-    trace.v, trace.iterations = found.v, found.iterations
+    trace.v, trace.iterations = found.v, found.recent or found.iterations
     return found.z
 
 

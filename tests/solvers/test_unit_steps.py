@@ -8,6 +8,7 @@ from torch import Tensor
 
 import lben
 from lben.activations.base import Activation
+from lben.operators.base import Operator
 from lben.solvers.base import Problem
 from lben.solvers.loop import solve
 from lben.solvers.peaceman_rachford import PeacemanRachford
@@ -85,3 +86,51 @@ def test_channels_of_unlike_scales_take_fewer_iterations() -> None:
     own = solve(PeacemanRachford(tolerance=1e-6), problem).iterations
     one = solve(PeacemanRachford(tolerance=1e-6, alpha=operator.balanced_step()), problem).iterations
     assert own < 0.7 * one
+
+
+class _Persistent(PeacemanRachford):
+    """Goes on with what it began with."""
+
+    def reconsider(self, *_: object) -> None:
+        return None
+
+
+def with_a_mean(gamma: float | None, free: str) -> Operator:
+    """Of a convolution one frequency of which is many times larger than all others."""
+    net = problems.conv_network((2, 10, 10), "channel", gamma=gamma, channels=4, size=1.0)
+    with torch.no_grad():
+        dict(net.parameterization.named_parameters())[free].add_(2.0)
+    return net.weights().detach().operator(monotonicity_bound=None)
+
+
+@pytest.mark.parametrize(("gamma", "free"), [(0.7, "V"), (0.7, "U"), (None, "V")])
+def test_one_step_for_all_takes_over_where_a_step_a_unit_turns_out_slow(gamma: float | None, free: str) -> None:
+    operators = [with_a_mean(gamma, free) for _ in range(3)]
+    b = problems.biases(6, operators[0].size)
+    slow, found, exact = (
+        solve(solver, Problem(operator, lben.ReLU(), b))
+        for operator, solver in zip(
+            operators,
+            (
+                _Persistent(tolerance=1e-3, max_iterations=5000),
+                PeacemanRachford(tolerance=1e-3),
+                PeacemanRachford(tolerance=1e-12, max_iterations=20_000, alpha=0.02),
+            ),
+            strict=True,
+        )
+    )
+    assert found.iterations < 0.5 * slow.iterations
+    assert found.recent is not None
+    assert 0 < found.recent < found.iterations
+    assert bool(found.converged.all())
+    assert float((found.z - exact.z).norm() / exact.z.norm()) < 0.05
+    adjoint = Problem(operators[1].transpose(), lben.ReLU().gain(found.v), b)
+    assert operators[1].own_rate() is None
+    assert not isinstance(PeacemanRachford(tolerance=1e-3).begin(adjoint, None), UnitSteps)
+
+
+def test_a_step_a_unit_stays_where_it_is_quick() -> None:
+    problem = conv_problem(lben.ReLU())
+    found = solve(PeacemanRachford(tolerance=1e-6), problem)
+    assert found.recent == found.iterations
+    assert problem.operator.own_rate() is not None

@@ -81,7 +81,8 @@ def test_shifted_images_are_parts_of_larger_ones_with_repeated_edges() -> None:
 def test_images_are_mirrored_first_and_then_moved() -> None:
     x = torch.rand(50, 1, 6, 6)
     both = Augmented("flip and shift", 50, torch.Generator().manual_seed(0))
-    assert both.mirrored is not None and both.moves is not None
+    assert both.mirrored is not None
+    assert both.moves is not None
     expected = torch.where(both.mirrored[:, None, None, None], x.flip(-1), x)
     only = Augmented("shift", 50, torch.Generator())
     only.moves = both.moves

@@ -198,7 +198,7 @@ def rows(dataset: Dataset) -> list[Layers]:
     """The rows for one data set: all are trained with the same margin, but the last, which is trained with EMMA's."""
     if dataset == "svhn":
         return list(_table(SVHN, replace(_CYCLE, loss=CrossEntropy(2.0))))
-    return list(_table(CIFAR, replace(_CYCLE, loss=CrossEntropy(1.5), augment="flip")))
+    return list(_table(CIFAR, replace(_CYCLE, loss=CrossEntropy(1.5), augment="flip and shift")))
 
 
 def _table(architecture: Architecture, config: TrainConfig) -> Iterator[Layers]:

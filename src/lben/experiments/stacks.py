@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, Literal
 
@@ -69,7 +70,9 @@ class Architecture:
         if kind == "plain":
             return [nn.Linear(features, self.hidden), nn.ReLU(), nn.Linear(self.hidden, CLASSES)]
         if kind == "orthogonium":
-            linear = _peer("orthogonium.layers.linear").OrthoLinear
+            # as orthogonal as by its default, Björck's iteration, which takes half of the step for this layer alone
+            choice = _peer("orthogonium.reparametrizers").CHOLESKY_STABLE_ORTHO_PARAMS
+            linear = partial(_peer("orthogonium.layers.linear").OrthoLinear, ortho_params=choice)
             return [linear(features, self.hidden), MaxMin(), linear(self.hidden, CLASSES), scale]
         if kind in ("SLL", "sandwich"):
             last = Sandwich(self.hidden, CLASSES, activation=Identity())
@@ -108,7 +111,8 @@ def _layer(kind: Kind, channels: int, inner: int) -> list[nn.Module]:
     if kind == "orthogonium":
         return [_peer("orthogonium.layers.conv.AOC").AdaptiveOrthoConv2d(channels, channels, 3), MaxMin()]
     if kind == "sandwich":
-        return [ConvSandwich(channels, channels)]
+        # as orthogonium's by default; with zeros there would be half again as many frequencies, and a step as long
+        return [ConvSandwich(channels, channels, padding="circular")]
     if kind == "equilibrium":
         solver = PeacemanRachford(tolerance=TOLERANCE)
         return [ImageLBEN(channels, inner, channels, gamma=1.0, skip="identity", solver=solver)]

@@ -36,10 +36,11 @@ class OwnSteps:
 
 
 class Facts(ABC):
-    """What is computed once for an operator and its transpose."""
+    """What is computed once for an operator and its transpose, and whether steps of their own turned out slow."""
 
     lam: Tensor | None
     monotonicity_bound: float | None
+    own_steps_are_slow: bool = False
 
     @property
     @abstractmethod
@@ -132,6 +133,10 @@ class Operator(ABC):
 
     def own_rate(self) -> float | None:
         """About how much an iteration of Peaceman-Rachford with `own_steps` shrinks the error; None without them."""
+        return None
+
+    def sure_rate(self) -> float | None:
+        """What an iteration with one step for all units is sure to reach, where `own_steps` may be slow; else None."""
         return None
 
     has_resolvent: bool = True

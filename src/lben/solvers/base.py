@@ -40,7 +40,8 @@ class Solved:
 
     `z` is sigma(v) with the pre-activation v = W c + b of the solver's last candidate c, `defect` is c - z, and
     `residual` the norm of the defect relative to that of z (see `Yardstick` for z = 0). `history`, if asked for, holds
-    the residuals after every iteration, shape (iterations, batch).
+    the residuals after every iteration, shape (iterations, batch). `recent` of the iterations were made since the
+    solver last reconsidered how to go on.
     """
 
     z: Tensor
@@ -54,6 +55,7 @@ class Solved:
     alpha: float | None = None
     state: Tensor | None = None
     history: Tensor | None = None
+    recent: int | None = None
 
     @property
     def converged(self) -> Tensor:
@@ -187,8 +189,28 @@ class Solver(ABC):
         """
         if not worst < 1:
             return max(4, taken // 2)
-        needed = taken * math.log(self.tolerance / worst) / math.log(worst)
-        return max(1, min(math.ceil(needed), taken, 64))
+        return max(1, min(math.ceil(self._needed_after(worst, taken)), taken, 64))
+
+    def _needed_after(self, worst: float, taken: int) -> float:
+        """The iterations that are left, if the residual goes on to fall as it has, in so many, from 1 to `worst`."""
+        return taken * math.log(self.tolerance / worst) / math.log(worst)
+
+    def reconsider(
+        self, problem: Problem, iteration: Iteration, z: Tensor, worst: float, taken: int
+    ) -> Iteration | None:
+        """Another iteration to go on with from z, where the one at work has turned out slow: the loop asks.
+
+        Args:
+            problem: what is to be solved.
+            iteration: the one at work.
+            z: what it has come to.
+            worst: the largest residual of the batch.
+            taken: the iterations made so far.
+
+        Returns:
+            None, to go on with the one at work.
+        """
+        return None
 
 
 def check_solver(solver: Solver) -> Solver:

@@ -80,7 +80,7 @@ def attempt(
     iteration = solver.begin(problem, start)
     yardstick = Yardstick(problem.b)
     history: list[Tensor] = []
-    taken, burst = 0, first_burst or solver.first_burst(problem)
+    taken, before, burst = 0, 0, first_burst or solver.first_burst(problem)
     if iteration.cheap_look and first_burst is not None:
         burst -= burst // 6
     while True:
@@ -96,6 +96,9 @@ def attempt(
         if worst <= solver.tolerance or taken >= solver.max_iterations:
             break
         burst = solver.next_burst(worst, max(taken - 2, 1) if iteration.cheap_look else taken)
+        other = solver.reconsider(problem, iteration, z, worst, taken)
+        if other is not None:
+            iteration, before = other, taken
     solution = Solved(
         z=z,
         v=v,
@@ -107,6 +110,7 @@ def attempt(
         alpha=iteration.alpha,
         state=iteration.u,
         history=torch.stack(history) if keep_history else None,
+        recent=taken - before,
     )
     return solution, worst <= solver.tolerance and not lost
 

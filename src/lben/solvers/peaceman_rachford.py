@@ -98,6 +98,22 @@ class PeacemanRachford(Splitting):
             return UnitSteps(problem, own, start, self.tolerance)
         return _PeacemanRachford(problem, self.step_size(problem.operator), start)
 
+    def reconsider(
+        self, problem: Problem, iteration: Iteration, z: Tensor, worst: float, taken: int
+    ) -> Iteration | None:
+        """One step for all units, where the rate that it is sure of beats what is seen of steps of their own.
+
+        Which of them is better depends on the inputs as well: of trained networks of the same m and L one needed 10
+        iterations with steps of their own and 17 with one for all, the other 81 and 26.
+        """
+        if not isinstance(iteration, UnitSteps) or not self.tolerance < worst < 1:
+            return None
+        rate = problem.operator.sure_rate()
+        if rate is None or self._needed_after(worst, taken) <= math.log(self.tolerance / worst) / math.log(rate) + 2:
+            return None
+        problem.operator.facts.own_steps_are_slow = True  # for the adjoint as well
+        return _PeacemanRachford(problem, self.step_size(problem.operator), z)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DouglasRachford(PeacemanRachford):
