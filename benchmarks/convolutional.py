@@ -121,7 +121,7 @@ def step_rows() -> list[Row]:
     for when, net in (("fresh", network()), ("trained", trained())):
         ours, base = f"ConvLBEN, {when}", f"plain convolutional network, {when}"
         times = interleave({ours: training_step(net), base: training_step(plain())}, repeats=5, block=1)
-        rows.append(compare(times, ours, base))
+        rows.append(compare(times, ours, base, 4.5 if when == "fresh" else 8.0))
     return rows
 
 

@@ -53,12 +53,15 @@ def _linear_stages(r: Random) -> tuple[list[nn.Module], tuple[int, ...]]:
     width = math.prod(shape)
     for _ in range(r.randint(1, 2)):
         after = r.randint(1, 3)
-        kind = r.choice(("linear", "equilibrium", "residual"))
+        kind = r.choice(("linear", "equilibrium", "residual", "normalize"))
         if kind == "linear":
             stages.append(nn.Linear(width, after))
             width = after
         elif kind == "residual":
             stages.append(lben.Residual(nn.Linear(width, width)))
+        elif kind == "normalize":
+            std = [10.0 ** r.uniform(-4, 4) for _ in range(width)]
+            stages.append(lben.Normalize(0.0, r.choice((std, std[0])), dtype=torch.float64))
         else:
             gamma = r.choice((None, 0.3, 2.0))
             stages.append(lben.LBEN(width, r.randint(1, 3), after, gamma=gamma, activation=lben.Identity()))
@@ -79,6 +82,9 @@ def _jacobian(stage: nn.Module, shape: tuple[int, ...]) -> Any:
         return exact.identity(math.prod(shape)) + _jacobian(stage.body[0], shape)
     if isinstance(stage, nn.Linear):
         return exact.matrix(stage.weight)
+    if isinstance(stage, lben.Normalize):
+        size = math.prod(shape)
+        return exact.diagonal([1 / exact.rational(float(std)) for std in stage.std.expand(size)])
     if isinstance(stage, lben.LBEN):
         weights = stage.weights()
         found = exact.Exact.of(weights).jacobian([1] * weights.hidden_features)

@@ -28,6 +28,12 @@ BODIES: dict[str, Any] = {
     "plain between": lambda: [nn.Linear(6, 5), nn.ReLU(), lben.LBEN(5, 6, 4, gamma=1.5), nn.ELU(), nn.Linear(4, 3)],
     "residual": lambda: [lben.Residual(nn.Linear(6, 6), nn.LeakyReLU(0.2)), lben.LBEN(6, 5, 3, gamma=0.5)],
     "equilibrium in a residual": lambda: [lben.Residual(lben.LBEN(6, 5, 6, gamma=0.7)), nn.Linear(6, 3)],
+    "normalize": lambda: [
+        lben.LBEN(6, 9, 5, gamma=0.99),
+        lben.Normalize([0.1, -2.0, 3.0, 0.0, 1.0], [0.3, 1.0, 7.0, 0.5, 0.1]),
+        lben.LBEN(5, 9, 3, gamma=1.0),
+        lben.Normalize(0.2, 1 / 1.5),
+    ],
     "batch norm": lambda: [nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Hardtanh(-1, 2), nn.Linear(5, 3)],
 }
 
@@ -80,6 +86,26 @@ def test_one_metric_over_two_equilibria_is_better_than_two() -> None:
         gains.append(found.gamma / alone)
         assert "joined" in str(found)
     assert max(gains) < 0.98
+
+
+@pytest.mark.parametrize("std", [1 / 1.5, [0.7, 0.3, 2.0]])
+def test_a_scale_behind_the_last_stages_leaves_their_pairs_as_they_were(std: float | list[float]) -> None:
+    torch.manual_seed(0)
+    stages = [lben.SLL(6, 8), lben.Sandwich(6, 5), lben.Sandwich(5, 3)]
+    scale = 1 / torch.tensor(std, dtype=torch.float64).expand(3)
+    plain, scaled = (subject_of(lben.Sequential(*stages, *tail).double()) for tail in ([], [lben.Normalize(0.1, std)]))
+    for i, j in ((0, 1), (0, 2), (2, 1)):
+        pair = scaled.difference(i, j).bound().gamma
+        assert pair < 0.99 * math.sqrt(2) * scaled.bound().gamma
+        if scale[i] == scale[j]:
+            assert pair == pytest.approx(float(scale[i]) * plain.difference(i, j).bound().gamma, rel=1e-4)
+
+
+def test_a_normalisation_beyond_powers_of_two_stands_alone() -> None:
+    net = lben.Sequential(nn.Linear(3, 2), lben.Normalize(0.0, 1e-200, dtype=torch.float64), nn.Linear(2, 2)).double()
+    found = lben.tightest_bound(net)
+    assert isinstance(found, StackCertificate)
+    assert len(found.factors) == 3
 
 
 def test_in_pixels_the_factors_have_that_of_the_normalisation() -> None:

@@ -19,10 +19,11 @@ from lben.certify.dense import DenseSubject
 from lben.certify.links import Added, Link, Solved
 from lben.errors import LbenError
 from lben.weights.dense import Weights
-from lben.weights.linear import Linear, Scaling
+from lben.weights.linear import Linear, Scaling, Standardize
 from lben.weights.stages import Flatten, Pointwise
 
 _SLACK = 1 + 1e-6  # by which a stage's bound is exceeded in the metric to start from: its own may be on the boundary
+_LEAST_STD = 2.0**-500  # beyond it, powers of two that stand for it would overflow
 Source = slice | None
 """Where the input of a stage comes from: these units, or, for None, the input of the whole."""
 
@@ -46,7 +47,11 @@ def units_of(link: Link) -> int | None:
         return 0
     if isinstance(stage, Pointwise):
         return stage.in_features * (1 if stage.plain else 2) if isinstance(stage.sigma, Scalar) else None
-    return stage.out_features if isinstance(stage, Linear | Scaling) and len(stage.in_shape) == 1 else None
+    if isinstance(stage, Standardize) and not bool(((stage.std > _LEAST_STD) & (stage.std < 1 / _LEAST_STD)).all()):
+        return None
+    return (
+        stage.out_features if isinstance(stage, Linear | Scaling | Standardize) and len(stage.in_shape) == 1 else None
+    )
 
 
 def joined(links: Sequence[Link]) -> DenseSubject:
@@ -105,6 +110,9 @@ class _Walk:
             self._step(link.factor.bound, None, None)
             size = stage.in_features
             return self._linear([(source, torch.diag(stage.scale.expand(size)))], size, stage.shift.expand(size))
+        if isinstance(stage, Standardize):
+            self._step(link.factor.bound, None, None)
+            return self._standardize(stage, source)
         return source
 
     def _solved(self, link: Solved, source: Source) -> slice:
@@ -131,6 +139,17 @@ class _Walk:
         self.weight = None
         terms = [(z, stage.outer * eye), (source, stage.through * eye)]
         return self._linear(terms, size, torch.full((size,), stage.offset, dtype=torch.float64))
+
+    def _standardize(self, stage: Standardize, source: Source) -> slice:
+        """(x - mean)/std as the u for which u = (1 - s) u + t (x - mean) with s = t std: 1/std would be rounded, but with
+        t a power of two and s in [1/2, 1) this is not.
+        """
+        size = stage.in_features
+        s, exponent = torch.frexp(stage.std.expand(size))
+        t = torch.ldexp(torch.ones_like(s), -exponent)
+        rows = self._linear([(source, torch.diag(t))], size, -t * stage.mean.expand(size))
+        self._place(rows, rows, torch.diag(1 - s))
+        return rows
 
     def _added(self, link: Added, source: Source) -> slice:
         self.weight = None
