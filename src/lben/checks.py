@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from lben.errors import InvalidInput, MissingExtra, NotFinite
@@ -242,6 +242,28 @@ def features(name: str, tensor: Tensor, size: int, like: Tensor) -> Tensor:
     if tensor.device != like.device:
         raise InvalidInput(f"{name} is on {tensor.device} but the network is on {like.device}: move one of them.")
     return there(name, tensor)
+
+
+def untouched(what: str, module: nn.Module) -> None:
+    """Refuse a module that may compute something else than its class, in lben or torch, says."""
+    kinds = type(module).__mro__
+    for name in vars(module):
+        if callable(getattr(kinds[0], name, None)):
+            raise InvalidInput(f"{what} has a {name} of its own, not that of its class: remove it first.")
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise InvalidInput(
+            f"{what} has hooks, which may do anything when it is called: remove them first (by what registered them, "
+            "or nn.utils.remove_weight_norm, nn.utils.prune.remove and their like)."
+        )
+    first = next(place for place, kind in enumerate(kinds) if kind.__module__.split(".")[0] in ("lben", "torch"))
+    ours = {"__call__"}.union(*(vars(kind) for kind in kinds[first:] if kind.__module__.startswith("lben.")))
+    for name, value in (item for kind in kinds[:first] for item in vars(kind).items()):
+        acts = callable(value) or isinstance(value, property)
+        if len(ours) > 1 and name in ours and acts and (name == "__call__" or not name.startswith("__")):
+            raise InvalidInput(
+                f"{what} has a {name} of its own, and of {kinds[first].__name__} alone is known what it does: put what "
+                "yours adds into a module around it."
+            )
 
 
 def need(package: str, purpose: str, *, extra: str) -> Any:

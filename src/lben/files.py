@@ -44,7 +44,8 @@ def save(net: Saved, path: str | os.PathLike[str], *, columns: Columns | None = 
     """Write a network, or a stack of stages, to a file: to a temporary one first, so that no half of it is ever left.
 
     It is one safetensors file, whose header describes the network; nothing is written that `load` would not read, and
-    no pickle.
+    no pickle. A stage that stands in two places of a stack comes back as two, with the same numbers, which training
+    then moves apart; a state dict leaves them one.
 
     Args:
         net: one of lben's networks, a `REN`, or a `Sequential`.

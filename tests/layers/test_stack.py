@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import lben
 from lben.data import embedded_mnist as embedded
@@ -96,3 +97,60 @@ def test_gradients_of_a_stack_are_exact() -> None:
     ).double()
     x = torch.randn(2, 1, 6, 6, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(net, (x,), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 32, 32), (2, 10), (9,), (2, 3, 3, 1)])
+def test_samples_of_another_shape_than_the_bound_is_for_are_refused(shape: tuple[int, ...]) -> None:
+    """Of a larger image the slope of this sum of neighbours is 8.69, and of three pixels a side at most 5.83."""
+    conv = nn.Conv2d(1, 1, 3, padding=1, bias=False)
+    nn.init.ones_(conv.weight)
+    net = lben.Sequential(conv, in_shape=(1, 3, 3)).eval()
+    assert net.bound() < 5.84
+    with pytest.raises(lben.InvalidInput, match=r"made for samples of shape \(1, 3, 3\)"):
+        net(torch.ones(shape))
+    assert net(torch.ones(2, 1, 3, 3)).equal(net(torch.ones(2, 9)))
+
+
+class _Louder(lben.SLL):
+    def forward(self, x: Tensor) -> Tensor:
+        return 10 * super().forward(x)
+
+
+class _Loud(lben.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return 10 * super().forward(x)
+
+
+class _Mine(lben.Sequential):
+    """A stack that says what it is made of, and does no more than a stack."""
+
+    def __init__(self) -> None:
+        super().__init__(lben.SLL(3), nn.Linear(3, 2))
+
+    def training_step(self, x: Tensor) -> Tensor:
+        return self(x).square().mean()
+
+
+def _hooked(module: nn.Module) -> nn.Module:
+    module.register_forward_hook(lambda *args: 10 * args[2])
+    return module
+
+
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        (lambda: lben.Sequential(_Louder(3)), "Stage 0 _Louder has a forward of its own, and of SLL alone"),
+        (lambda: _Loud(lben.SLL(3)), "The network, _Loud, has a forward of its own"),
+        (lambda: lben.Sequential(_Loud(lben.SLL(3))), "Stage 0 _Loud has a forward of its own"),
+        (lambda: lben.Sequential(_hooked(lben.SLL(3))), "Stage 0 SLL has hooks"),
+        (lambda: _hooked(lben.Sequential(lben.SLL(3))), "The network, Sequential, has hooks"),
+        (lambda: _hooked(lben.LBEN(3, 3, 2, gamma=1.0)), "The network, LBEN, has hooks"),
+    ],
+)
+def test_nothing_is_proved_of_code_that_is_not_read(net: Callable[[], nn.Module], words: str) -> None:
+    with pytest.raises(lben.InvalidInput, match=words):
+        lben.certify(net().eval())
+
+
+def test_a_stack_of_ones_own_that_computes_the_same_is_one() -> None:
+    assert lben.certify(_Mine().eval())

@@ -141,8 +141,9 @@ class _Walk:
         return self._linear(terms, size, torch.full((size,), stage.offset, dtype=torch.float64))
 
     def _standardize(self, stage: Standardize, source: Source) -> slice:
-        """(x - mean)/std as the u for which u = (1 - s) u + t (x - mean) with s = t std: 1/std would be rounded, but with
-        t a power of two and s in [1/2, 1) this is not.
+        """(x - mean)/std as the u for which u = (1 - s) u + t (x - mean) with s = t std.
+
+        1/std would be rounded; with t a power of two and s in [1/2, 1) nothing is.
         """
         size = stage.in_features
         s, exponent = torch.frexp(stage.std.expand(size))

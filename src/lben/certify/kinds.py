@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from lben import checks
 from lben.activations.base import Activation, check_activation
 from lben.activations.scalar import Identity, ReLU
 from lben.certify.records import equilibrium_subject
@@ -39,6 +40,7 @@ def subject_of(net: Examined, activation: Activation | None = None) -> Subject:
     if not (isinstance(net, nn.Module) and callable(getattr(net, "weights", None))):
         advice = ": lben.Sequential(*module) reads it" if isinstance(net, nn.Sequential) else ""
         raise InvalidInput(f"An equilibrium network or lben.Weights is needed, not {type(net).__name__}{advice}.")
+    checks.untouched(f"The network, {type(net).__name__},", net)
     with torch.no_grad():
         weights = net.weights()
     normalize = None if net.normalize is None else copy.deepcopy(net.normalize).to("cpu", torch.float64).validate()

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
+from lben import checks
 from lben.errors import InvalidInput
 from lben.layers.parallel import Parallel
 from lben.networks.base import BaseNetwork
@@ -48,7 +49,7 @@ def stages_of(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
 
 def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
     name = f"{where} {name_of(module)}"
-    _refuse_hooks(module, name)
+    checks.untouched(f"Stage {name}", module)
     if isinstance(module, BaseNetwork):
         return _network(module, shape, name)
     if isinstance(module, Layer):
@@ -220,10 +221,3 @@ def _pair(value: Any) -> tuple[int, int]:
 
 def _forward_is(module: nn.Module, kind: type[nn.Module]) -> bool:
     return type(module).forward is kind.forward
-
-
-def _refuse_hooks(module: nn.Module, name: str) -> None:
-    if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks:
-        raise InvalidInput(
-            f"Stage {name} has hooks, or a forward of its own, which may do anything: remove them first."
-        )

@@ -113,9 +113,19 @@ class Sequential(nn.Sequential):
 
         Returns:
             What the last stage gives.
+
+        Raises:
+            InvalidInput: for samples of another shape, of which the bound says nothing.
         """
-        if isinstance(x, Tensor) and len(self.in_shape) > 1 and x.dim() == 2 and x.shape[1] == self.in_features:
+        if not isinstance(x, Tensor):
+            raise InvalidInput(f"x must be a torch.Tensor, not {type(x).__name__}.")
+        if len(self.in_shape) > 1 and x.dim() == 2 and x.shape[1] == self.in_features:
             x = x.reshape(-1, *self.in_shape)
+        if tuple(x.shape[-len(self.in_shape) :]) != self.in_shape:
+            raise InvalidInput(
+                f"x has shape {tuple(x.shape)}, but this stack is made for samples of shape {self.in_shape}: its bound "
+                "holds for them alone. Make one with another in_shape of the same stages."
+            )
         for stage in self:
             x = stage(x)
         return x

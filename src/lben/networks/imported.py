@@ -339,13 +339,7 @@ def _parts(sequence: nn.Module) -> list[nn.Module]:
 
 
 def _refuse_hooks(stage: nn.Module, where: str) -> None:
-    if "forward" in vars(stage):
-        raise InvalidInput(f"Layer {where}, {name_of(stage)}, has a forward of its own, not that of its class.")
-    if stage._forward_hooks or stage._forward_pre_hooks:
-        raise InvalidInput(
-            f"Layer {where}, {name_of(stage)}, has hooks, which may do anything when it is called: remove them first "
-            "(by what registered them, or nn.utils.remove_weight_norm, nn.utils.prune.remove and their like)."
-        )
+    checks.untouched(f"Layer {where}, {name_of(stage)},", stage)
 
 
 def _double(tensor: Tensor) -> Tensor:

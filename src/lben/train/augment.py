@@ -10,8 +10,10 @@ from torch import Tensor
 from lben.errors import InvalidInput
 
 Augmentation = Literal["flip", "shift", "flip and shift"]
-"""What is done to training images, each epoch anew: "flip", half of them mirrored, left to right; "shift", each moved by
-up to two pixels down or up and left or right, its edge repeated where nothing was; "flip and shift", both."""
+"""What is done to training images, each epoch anew.
+
+"flip": half of them are mirrored, left to right; "shift": each is moved by up to two pixels down or up and left or
+right, its edge repeated where nothing was; "flip and shift": both."""
 
 SHIFT = 2
 """Pixels. More is usual where training is long; in some ten epochs little is learned of images that are far off."""
