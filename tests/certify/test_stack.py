@@ -195,6 +195,29 @@ def test_the_norm_of_a_circular_convolution(stride: int, monkeypatch: pytest.Mon
     assert convolution_norm(stage)[0] == pytest.approx(_matrix_norm(conv, (2, 6, 4)), rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("size", "kernel", "dilation"), [((1, 4), 5, 1), ((2, 2), 3, 1), ((3, 5), 3, 2), ((1, 4), 7, 1)]
+)
+def test_a_circular_kernel_may_be_larger_than_its_image(
+    size: tuple[int, int], kernel: int, dilation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its taps go round: of the frequencies of a larger torus none need be one of the image's."""
+    torch.manual_seed(0)
+    around = tuple(min(side, dilation * (kernel - 1) // 2) for side in size)
+    sides = tuple((2 * p) // dilation + 1 for p in around)
+    conv = nn.Conv2d(2, 3, sides, padding=around, dilation=dilation, padding_mode="circular").double()
+    monkeypatch.setattr(norms, "_MOST_ENTRIES", 0)
+    for weights in ("drawn", "alternating"):
+        with torch.no_grad():
+            if weights == "alternating":
+                conv.weight.copy_(
+                    ((-1.0) ** torch.arange(conv.weight[0, 0].numel())).reshape(sides).expand_as(conv.weight)
+                )
+        stage = lben.Sequential(conv, in_shape=(2, *size)).weights().precise().stages[0]
+        assert isinstance(stage, Convolution)
+        assert convolution_norm(stage)[0] == pytest.approx(_matrix_norm(conv, (2, *size)), rel=1e-9)
+
+
 def _matrix_norm(conv: nn.Conv2d, shape: tuple[int, int, int] = (2, 5, 6)) -> float:
     with torch.no_grad():
         units = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)

@@ -232,7 +232,7 @@ def _convolved(images: Tensor, kernel: Tensor, absolute: bool) -> Tensor:
     if not by_transform(kernel, (high, wide)):
         return circular(images, kernel.abs())
     stages = 2 * math.sqrt(2 * high + 4) + 4 * math.sqrt(wide) + 4
-    sizes = torch.linalg.vector_norm(images.flatten(1), dim=1) * (1 + images[0].numel() * UNIT)
+    sizes = torch.linalg.vector_norm(images.flatten(1), dim=1) * (1 + images.shape[1:].numel() * UNIT)
     most: Tensor = stages * float(torch.linalg.matrix_norm(sums(kernel))) * sizes + TINY / UNIT
     return most[:, None, None, None].expand(len(images), len(kernel), high, wide)
 

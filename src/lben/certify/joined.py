@@ -189,9 +189,11 @@ class _Walk:
             self.weight = None
             return
         gamma *= _SLACK
-        if self.last is not None:
-            self.weight /= self.last * gamma
-        self.last = gamma
+        between = 1.0 if self.last is None else self.last * gamma
+        if not 0 < between < float("inf"):
+            self.weight = None
+            return
+        self.weight, self.last = self.weight / between, gamma
         if units is not None and lam is not None:
             self._lam[units] = self.weight * torch.where(lam.isnan(), 1.0, lam)
 

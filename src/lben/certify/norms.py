@@ -59,9 +59,12 @@ def _polyphase(stage: Convolution) -> tuple[Tensor, tuple[int, int]]:
     k, l = wide.shape[2] // down, wide.shape[3] // right  # noqa: E741
     phases = wide.reshape(*weight.shape[:2], k, down, l, right).permute(0, 1, 3, 5, 2, 4)
     kernel = phases.reshape(len(weight), -1, k, l)
-    top, bottom, left, beside = stage.padding if stage.mode == "zeros" else (0, 0, 0, 0)
-    high, broad = stage.in_shape[1] + top + bottom, stage.in_shape[2] + left + beside
-    grid = (max(-(-high // down), k), max(-(-broad // right), l))
+    high, broad = stage.in_shape[1:]
+    if stage.mode == "circular":  # the strides divide it, and taps beyond it are on their way around again
+        grid = (high // down, broad // right)
+    else:
+        top, bottom, left, beside = stage.padding
+        grid = (max(-(-(high + top + bottom) // down), k), max(-(-(broad + left + beside) // right), l))
     return kernel.reshape(stage.groups, -1, *kernel.shape[1:]), grid
 
 

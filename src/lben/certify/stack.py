@@ -192,7 +192,10 @@ class StackSubject(Subject):
         whole = self.segments[0].subject
         if len(self.segments) > 1 or whole is None:
             return super().dense()
-        return replace(whole.dense(), normalize=self.normalize)
+        found = replace(whole.dense(), normalize=self.normalize)
+        if found.has_metric and not found.monotonicity > 0:  # a metric that proves a bound need not prove equilibria
+            return replace(found, weights=replace(found.weights, lam=None))
+        return found
 
     # --- well-posedness
 

@@ -52,7 +52,7 @@ def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
     checks.untouched(f"Stage {name}", module)
     if isinstance(module, BaseNetwork):
         return _network(module, shape, name)
-    if isinstance(module, Layer):
+    if isinstance(module, Layer) and any(kind.__module__.startswith("lben.") for kind in type(module).__mro__):
         try:
             return (replace(module.stage(shape), name=name),)
         except InvalidInput as error:
@@ -168,7 +168,9 @@ def _convolution(module: nn.Conv2d, shape: Shape, name: str) -> Stage:
     _image(shape, name, module.in_channels)
     if module.padding_mode not in ("zeros", "circular"):
         raise InvalidInput(f'Stage {name} pads by "{module.padding_mode}", which lengthens distances: use "zeros".')
-    left, right, top, bottom = module._reversed_padding_repeated_twice
+    (top, bottom), (left, right) = _around(module)
+    if module.weight.dim() != 4 or module.weight.shape[1] * module.groups != shape[0]:
+        raise InvalidInput(f"Stage {name} has a weight of shape {tuple(module.weight.shape)} that does not fit it.")
     stage = Convolution(
         name,
         shape,
@@ -181,7 +183,7 @@ def _convolution(module: nn.Conv2d, shape: Shape, name: str) -> Stage:
         "zeros" if module.padding_mode == "zeros" else "circular",
     )
     padded = (shape[1] + top + bottom, shape[2] + left + right)
-    for size, kernel, spread in zip(padded, _pair(module.kernel_size), _pair(module.dilation), strict=True):
+    for size, kernel, spread in zip(padded, module.weight.shape[2:], _pair(module.dilation), strict=True):
         if size < spread * (kernel - 1) + 1:
             raise InvalidInput(
                 f"Stage {name}: its kernel is larger than the image, {padded[0]} x {padded[1]} with padding."
@@ -193,6 +195,17 @@ def _convolution(module: nn.Conv2d, shape: Shape, name: str) -> Stage:
             if size % step or out * step != size:
                 raise InvalidInput(f"Stage {name} is circular, and must give as many pixels as its stride leaves.")
     return stage
+
+
+def _around(module: nn.Conv2d) -> list[tuple[int, int]]:
+    """What forward puts on both sides along each dimension: `padding` may have been set since the module was made."""
+    if module.padding_mode == "circular":
+        left, right, top, bottom = module._reversed_padding_repeated_twice
+        return [(top, bottom), (left, right)]
+    if module.padding == "same":
+        taps = zip(module.weight.shape[2:], _pair(module.dilation), strict=True)
+        return [(total // 2, total - total // 2) for total in (spread * (kernel - 1) for kernel, spread in taps)]
+    return [(side, side) for side in ((0, 0) if isinstance(module.padding, str) else _pair(module.padding))]
 
 
 def _batch_norm(module: Any, shape: Shape, name: str) -> Stage | None:

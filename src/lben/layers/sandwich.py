@@ -227,7 +227,7 @@ class ConvSandwich(ExplicitImages, _Sandwich):
         U, Wo = (real_form(S.real, S.imag) for S in self._symbols(*shape))
         v = grid.convolve(U, _columns(x, p)).reshape(*shape, n, batch) + self.bias[:, None]
         self._refuse_unfinite(x, v)
-        y = grid.convolve(Wo, self.activation(v).reshape(-1, batch))
+        y = grid.convolve(Wo, self.activation(v).flatten(0, 2))
         return _images(y.reshape(*shape, n, batch)[p : p + high, p : p + wide])
 
     def weights(self, shape: tuple[int, int]) -> ImageWeights:
@@ -293,14 +293,14 @@ def _columns(x: Tensor, around: int) -> Tensor:
     In two steps, since a matrix is quickly transposed, and long rows are quickly moved.
     """
     batch, *sizes = x.shape
-    rows = x.reshape(batch, -1).T.contiguous().reshape(*sizes, batch).permute(1, 2, 0, 3)
-    return F.pad(rows, (0, 0, 0, 0, around, around, around, around)).reshape(-1, batch)
+    rows = x.flatten(1).T.contiguous().reshape(*sizes, batch).permute(1, 2, 0, 3)
+    return F.pad(rows, (0, 0, 0, 0, around, around, around, around)).flatten(0, 2)
 
 
 def _images(columns: Tensor) -> Tensor:
     """From (height, width, channels, batch) to images."""
     high, wide, channels, batch = columns.shape
-    rows = columns.permute(2, 0, 1, 3).reshape(-1, batch)
+    rows = columns.permute(2, 0, 1, 3).flatten(0, 2)
     return rows.T.contiguous().reshape(batch, channels, high, wide)
 
 

@@ -36,11 +36,15 @@ class OwnSteps:
 
 
 class Facts(ABC):
-    """What is computed once for an operator and its transpose, and whether steps of their own turned out slow."""
+    """What is computed once for an operator and its transpose.
+
+    own_pace: the logarithm of what an iteration with steps of their own did where that turned out slow in this training
+    step; None where it did not, and always where an operator is kept for other inputs.
+    """
 
     lam: Tensor | None
     monotonicity_bound: float | None
-    own_steps_are_slow: bool = False
+    own_pace: float | None = None
 
     @property
     @abstractmethod
@@ -135,9 +139,16 @@ class Operator(ABC):
         """About how much an iteration of Peaceman-Rachford with `own_steps` shrinks the error; None without them."""
         return None
 
-    def sure_rate(self) -> float | None:
-        """What an iteration with one step for all units is sure to reach, where `own_steps` may be slow; else None."""
+    def single_step(self) -> tuple[float, float] | None:
+        """Where `own_steps` may be slow, one step for all units and what an iteration with it may be hoped to shrink
+        the error by; else None.
+        """
         return None
+
+    def remember_pace(self, own: float) -> None:
+        """Keep, for the adjoint of the same training step, what steps of their own did."""
+        if self.facts.monotonicity_bound is not None:
+            self.facts.own_pace = own
 
     has_resolvent: bool = True
     """Whether there is a `cayley`."""

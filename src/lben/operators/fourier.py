@@ -38,7 +38,7 @@ class _FourierFacts(Facts):
     grid: Grid
     entries: Tensor | None
     monotonicity_bound: float | None
-    own_steps_are_slow: bool = False
+    own_pace: float | None = None
     factors: dict[float | None, Factor] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=Scratch)
 
@@ -239,28 +239,20 @@ class FourierOperator(Operator):
         Both agree on fresh weights. Of trained ones a few low frequencies have norms ten times the mean, and for the
         others sqrt(c/m) is a third of the best step: 24 iterations of a trained network where 1/sqrt(a r) takes 13.
         """
-        if self._facts.own_steps_are_slow:
-            m, norm = self._extremes()
-            return 1 / math.sqrt(m * norm)
         a, _ = self._facts.quick
         return 1 / math.sqrt(a * self._facts.mean_norm) if a > 0 else self._guess()
 
     def _pace(self) -> tuple[float, float]:
         return self._facts.quick
 
-    def _extremes(self) -> tuple[float, float]:
-        """A lower bound on m and an estimate of L, which are those of the frequencies that converge last."""
-        bound = self._facts.monotonicity_bound
-        return self.monotonicity if bound is None else bound, 1 / self._facts.quick[1]
-
-    def expected_rate(self) -> float:
-        sure = self.sure_rate() if self._facts.own_steps_are_slow else None
-        return super().expected_rate() if sure is None else sure
-
-    def sure_rate(self) -> float | None:
-        m, norm = self._extremes()
-        root = math.sqrt(norm / m) if m > 0 else math.inf
-        return (root - 1) / (root + 1) if 1 < root < math.inf else None
+    def single_step(self) -> tuple[float, float] | None:
+        """1/sqrt(m L), for the frequencies that converge last, and the rate it has where I - W is symmetric."""
+        bound, inverse = self._facts.monotonicity_bound, self._facts.quick[1]
+        m = self.monotonicity if bound is None else bound
+        if not (m > 0 and inverse > 0 and 1 < 1 / (m * inverse) < math.inf):
+            return None
+        root = math.sqrt(1 / (m * inverse))
+        return math.sqrt(inverse / m), (root - 1) / (root + 1)
 
     @property
     def constants(self) -> tuple[Tensor, ...]:
@@ -325,13 +317,13 @@ class FourierOperator(Operator):
 
     def own_steps(self) -> OwnSteps | None:
         own = self._facts.own_steps
-        if own is None or self._facts.own_steps_are_slow:
+        if own is None:
             return None
         steps = own.steps.repeat(self.size // len(own.steps))
         return OwnSteps(steps, self._cayley(self._facts.factor(None)), self.transposed, own.rate, own.rounding)
 
     def own_rate(self) -> float | None:
-        own = None if self._facts.own_steps_are_slow else self._facts.own_steps
+        own = self._facts.own_steps
         return None if own is None else own.rate
 
     def _cayley(self, factor: Factor) -> Affine:

@@ -41,7 +41,7 @@ class Solved:
     `z` is sigma(v) with the pre-activation v = W c + b of the solver's last candidate c, `defect` is c - z, and
     `residual` the norm of the defect relative to that of z (see `Yardstick` for z = 0). `history`, if asked for, holds
     the residuals after every iteration, shape (iterations, batch). `recent` of the iterations were made since the
-    solver last reconsidered how to go on.
+    solver last changed how it goes on.
     """
 
     z: Tensor
@@ -189,14 +189,11 @@ class Solver(ABC):
         """
         if not worst < 1:
             return max(4, taken // 2)
-        return max(1, min(math.ceil(self._needed_after(worst, taken)), taken, 64))
-
-    def _needed_after(self, worst: float, taken: int) -> float:
-        """The iterations that are left, if the residual goes on to fall as it has, in so many, from 1 to `worst`."""
-        return taken * math.log(self.tolerance / worst) / math.log(worst)
+        needed = taken * math.log(self.tolerance / worst) / math.log(worst)
+        return max(1, min(math.ceil(needed), taken, 64))
 
     def reconsider(
-        self, problem: Problem, iteration: Iteration, z: Tensor, worst: float, taken: int
+        self, problem: Problem, iteration: Iteration, z: Tensor, worst: float, pace: float, steps: int
     ) -> Iteration | None:
         """Another iteration to go on with from z, where the one at work has turned out slow: the loop asks.
 
@@ -205,7 +202,8 @@ class Solver(ABC):
             iteration: the one at work.
             z: what it has come to.
             worst: the largest residual of the batch.
-            taken: the iterations made so far.
+            pace: the logarithm of what each of its steps has shrunk that by.
+            steps: how many it has made.
 
         Returns:
             None, to go on with the one at work.

@@ -80,7 +80,8 @@ def attempt(
     iteration = solver.begin(problem, start)
     yardstick = Yardstick(problem.b)
     history: list[Tensor] = []
-    taken, before, burst = 0, 0, first_burst or solver.first_burst(problem)
+    taken, burst = 0, first_burst or solver.first_burst(problem)
+    since, before = 0, 1.0  # of the iteration at work: when it began, and at which residual
     if iteration.cheap_look and first_burst is not None:
         burst -= burst // 6
     while True:
@@ -96,9 +97,10 @@ def attempt(
         if worst <= solver.tolerance or taken >= solver.max_iterations:
             break
         burst = solver.next_burst(worst, max(taken - 2, 1) if iteration.cheap_look else taken)
-        other = solver.reconsider(problem, iteration, z, worst, taken)
+        pace = math.log(worst / before) / (taken - since) if 0 < worst < math.inf else math.inf
+        other = solver.reconsider(problem, iteration, z, worst, pace, taken - since)
         if other is not None:
-            iteration, before = other, taken
+            iteration, since, before = other, taken, worst
     solution = Solved(
         z=z,
         v=v,
@@ -110,7 +112,7 @@ def attempt(
         alpha=iteration.alpha,
         state=iteration.u,
         history=torch.stack(history) if keep_history else None,
-        recent=taken - before,
+        recent=taken - since,
     )
     return solution, worst <= solver.tolerance and not lost
 

@@ -13,6 +13,8 @@ from lben.solvers.base import Iteration, Problem, Solved
 from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
 from lben.solvers.unit_steps import UnitSteps
 
+_FEW, _TRIAL = 4, 12  # iterations that steps of their own, and one for all units, are given: the first ones say little
+
 
 @dataclass(frozen=True, kw_only=True)
 class PeacemanRachford(Splitting):
@@ -93,26 +95,36 @@ class PeacemanRachford(Splitting):
         return self.alpha == "auto" and alone and (activation.homogeneous or not operator.transposed)
 
     def begin(self, problem: Problem, start: Tensor | Solved | None) -> Iteration:
-        own = problem.operator.own_steps() if self._takes_own_steps(problem) else None
-        if own is not None:
-            return UnitSteps(problem, own, start, self.tolerance)
-        return _PeacemanRachford(problem, self.step_size(problem.operator), start)
+        operator = problem.operator
+        own = operator.own_steps() if self._takes_own_steps(problem) else None
+        if own is None:
+            return _PeacemanRachford(problem, self.step_size(operator), start)
+        single, pace = operator.single_step(), operator.facts.own_pace
+        if single is not None and pace is not None:
+            return _PeacemanRachford(problem, single[0], start, pace)
+        return UnitSteps(problem, own, start, self.tolerance)
 
     def reconsider(
-        self, problem: Problem, iteration: Iteration, z: Tensor, worst: float, taken: int
+        self, problem: Problem, iteration: Iteration, z: Tensor, worst: float, pace: float, steps: int
     ) -> Iteration | None:
-        """One step for all units, where the rate that it is sure of beats what is seen of steps of their own.
+        """One step for all units, where that may be hoped to be quicker than steps of their own, and back if it is not.
 
-        Which of them is better depends on the inputs as well: of trained networks of the same m and L one needed 10
-        iterations with steps of their own and 17 with one for all, the other 81 and 26.
+        Which of them is depends on the inputs as well: of trained networks of the same m and L one needed 10 iterations
+        with steps of their own and 17 with one for all, the other 81 and 26. Both are proved to converge.
         """
-        if not isinstance(iteration, UnitSteps) or not self.tolerance < worst < 1:
+        single = problem.operator.single_step() if isinstance(iteration, SplittingIteration) else None
+        if single is None or not worst < math.inf:
             return None
-        rate = problem.operator.sure_rate()
-        if rate is None or self._needed_after(worst, taken) <= math.log(self.tolerance / worst) / math.log(rate) + 2:
-            return None
-        problem.operator.facts.own_steps_are_slow = True  # for the adjoint as well
-        return _PeacemanRachford(problem, self.step_size(problem.operator), z)
+        if isinstance(iteration, UnitSteps) and not iteration.settled:
+            left = math.log(self.tolerance / worst)
+            if steps < _FEW or worst >= 1 or left / pace <= left / math.log(single[1]) + 2:
+                return None
+            problem.operator.remember_pace(pace)
+            return _PeacemanRachford(problem, single[0], z, pace)
+        if isinstance(iteration, _PeacemanRachford) and iteration.to_beat is not None:
+            own = problem.operator.own_steps() if steps >= _TRIAL and pace > iteration.to_beat else None
+            return None if own is None else UnitSteps(problem, own, z, self.tolerance, settled=True)
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +157,13 @@ class DouglasRachford(PeacemanRachford):
 
 
 class _PeacemanRachford(SplittingIteration):
-    def __init__(self, problem: Problem, alpha: float, start: Tensor | Solved | None) -> None:
+    """With one step for all units; `to_beat` is the pace that steps of their own had."""
+
+    def __init__(
+        self, problem: Problem, alpha: float, start: Tensor | Solved | None, to_beat: float | None = None
+    ) -> None:
         super().__init__(problem, alpha)
+        self.to_beat = to_beat
         self.reflect = problem.activation.reflection(alpha)
         self.cayley = problem.operator.cayley(alpha)
         scaled = alpha * problem.b

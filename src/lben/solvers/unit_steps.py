@@ -17,12 +17,16 @@ class UnitSteps(SplittingIteration):
     D f, too: so this is Peaceman-Rachford in that metric and converges with it. No product is made but those of the
     steps: it starts near D b, the fixed point if W were diagonal, and W c + b comes free of charge.
     Where C is given as D^-1 C D, all this is done in u/D, which a homogeneous sigma does not mind.
+    settled: whether one step for all units was tried, and is slower.
     """
 
     gives_away = True
 
-    def __init__(self, problem: Problem, own: OwnSteps, start: Tensor | Solved | None, tolerance: float) -> None:
+    def __init__(
+        self, problem: Problem, own: OwnSteps, start: Tensor | Solved | None, tolerance: float, *, settled: bool = False
+    ) -> None:
         super().__init__(problem, float(own.steps.mean()))
+        self.settled = settled
         self.own = own
         self.cheap_look = 10 * own.rounding <= tolerance
         self.mirror = problem.activation.mirror()

@@ -230,7 +230,7 @@ class ImageWeights(Record):
         Returns:
             Rows of features.
         """
-        return self.without_padding(images).reshape(len(images), -1)
+        return self.without_padding(images).flatten(1)
 
     def without_padding(self, images: Tensor) -> Tensor:
         """Images without their padding.
@@ -248,7 +248,7 @@ class ImageWeights(Record):
         return self.hidden_rows(circular(self.padded(x), self.U) + self.bz[:, None, None])
 
     def readout(self, z: Tensor, x: Tensor) -> Tensor:
-        return self.outputs(z, x).reshape(len(z), -1)
+        return self.outputs(z, x).flatten(1)
 
     def outputs(self, z: Tensor, x: Tensor) -> Tensor:
         """y as images.
@@ -307,7 +307,7 @@ def circular(images: Tensor, kernel: Tensor) -> Tensor:
     if not by_transform(kernel, (high, wide)):
         return direct(images, kernel)
     grid = Grid(high, wide, kernel)
-    columns = images.permute(0, 2, 3, 1).reshape(batch, -1).T.contiguous()
+    columns = images.permute(0, 2, 3, 1).flatten(1).T.contiguous()
     moved = grid.convolve(grid.blocks(kernel), columns)
     return moved.T.reshape(batch, high, wide, len(kernel)).permute(0, 3, 1, 2)
 

@@ -28,7 +28,7 @@ class Linear(Stage):
 
     def apply(self, x: Tensor, *, absolute: bool = False) -> Tensor:
         weight, bias = _signed(absolute, self.weight, self.bias)
-        return F.linear(x.reshape(-1, self.weight.shape[1]), weight, bias).reshape(len(x), -1)
+        return F.linear(x.reshape(-1, self.weight.shape[1]), weight, bias).reshape(len(x), self.out_features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,7 @@ class Convolution(Stage):
         image = x.reshape(len(x), *self.in_shape)
         image = F.pad(image, (left, right, top, bottom), mode="constant" if self.mode == "zeros" else "circular")
         moved = F.conv2d(image, weight, bias, self.stride, 0, self.dilation, self.groups)
-        return moved.reshape(len(x), -1)
+        return moved.flatten(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +85,8 @@ class Scaling(Entrywise):
     def apply(self, x: Tensor, *, absolute: bool = False) -> Tensor:
         scale, shift = _signed(absolute, self.scale, self.shift)
         assert shift is not None
-        spread = x.reshape(len(x), self.in_shape[0], -1)
-        return (spread * scale[:, None] + shift[:, None]).reshape(len(x), -1)
+        spread = x.reshape(len(x), self.in_shape[0], self.in_features // self.in_shape[0])
+        return (spread * scale[:, None] + shift[:, None]).flatten(1)
 
 
 @dataclass(frozen=True, eq=False)

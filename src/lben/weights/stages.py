@@ -59,6 +59,8 @@ class Stage(ABC):
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Tensor):
+                if value.is_complex():
+                    raise InvalidInput(f"{field.name} of {self.name} is complex, and stages are of real numbers.")
                 finite = checks.finite(f"{field.name} of {self.name}", value.detach())
                 changed[field.name] = finite.to("cpu", torch.float64, copy=True)
         return replace(self, **changed)
@@ -111,9 +113,9 @@ class MaxMin(Entrywise):
     """Channels in pairs, each replaced by its larger and its smaller value; a channel is the first dimension."""
 
     def apply(self, x: Tensor, *, absolute: bool = False) -> Tensor:
-        pairs = x.reshape(len(x), self.in_shape[0] // 2, 2, -1)
+        pairs = x.reshape(len(x), self.in_shape[0] // 2, 2, prod(self.in_shape[1:]))
         both = torch.stack([pairs.amax(dim=2), pairs.amin(dim=2)], dim=2)
-        return (both.abs() if absolute else both).reshape(len(x), -1)
+        return (both.abs() if absolute else both).flatten(1)
 
 
 @dataclass(frozen=True, eq=False)
