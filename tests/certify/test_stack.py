@@ -203,8 +203,8 @@ def test_a_circular_kernel_may_be_larger_than_its_image(
 ) -> None:
     """Its taps go round: of the frequencies of a larger torus none need be one of the image's."""
     torch.manual_seed(0)
-    around = tuple(min(side, dilation * (kernel - 1) // 2) for side in size)
-    sides = tuple((2 * p) // dilation + 1 for p in around)
+    high, wide = (min(side, dilation * (kernel - 1) // 2) for side in size)
+    around, sides = (high, wide), ((2 * high) // dilation + 1, (2 * wide) // dilation + 1)
     conv = nn.Conv2d(2, 3, sides, padding=around, dilation=dilation, padding_mode="circular").double()
     monkeypatch.setattr(norms, "_MOST_ENTRIES", 0)
     for weights in ("drawn", "alternating"):

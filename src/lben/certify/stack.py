@@ -13,6 +13,7 @@ from torch import Tensor
 from lben import checks
 from lben.activations.base import Activation
 from lben.certify.certificate import BoundSolver, Domain, Factor, StackCertificate
+from lben.certify.dense import DenseSubject
 from lben.certify.evaluation import Evaluation
 from lben.certify.joined import joined, units_of
 from lben.certify.links import Applied, Link, Solved, evaluate_chain, links_of, product
@@ -192,7 +193,9 @@ class StackSubject(Subject):
         whole = self.segments[0].subject
         if len(self.segments) > 1 or whole is None:
             return super().dense()
-        found = replace(whole.dense(), normalize=self.normalize)
+        found = whole.dense()
+        assert isinstance(found, DenseSubject)
+        found = replace(found, normalize=self.normalize)
         if found.has_metric and not found.monotonicity > 0:  # a metric that proves a bound need not prove equilibria
             return replace(found, weights=replace(found.weights, lam=None))
         return found
