@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import lben
+from lben.parameterize.image import Padding
 from tests.adversary import draws, exact
 from tests.adversary.claims import judge_both, known
-from tests.adversary.subjects import EPS, Equilibria, Evaluated, Prey
+from tests.adversary.subjects import EPS, Equilibria, Evaluated, Prey, skipping
 from tests.adversary.tally import Tally
 
 
@@ -110,18 +111,21 @@ class Chain:
     """Stages one after another, equilibria without the library's solvers; errors grow as each stage lets them."""
 
     def __init__(self, net: lben.Sequential) -> None:
-        self.stages = [(stage, _evaluator(stage)) for stage in net]
-        self.in_shape = net.in_shape
+        self.in_shape = shape = net.in_shape
+        self.stages: list[tuple[nn.Module, Equilibria | None, tuple[int, ...]]] = []
+        for stage in net:
+            equilibria, shape = _evaluator(stage, shape), _after(stage, shape)
+            self.stages.append((stage, equilibria, shape))
 
     def __call__(self, x: Tensor) -> Evaluated:
         y, error = x, torch.zeros(len(x), dtype=x.dtype)
         last = torch.zeros_like(x)
         shape = self.in_shape
         with torch.no_grad():
-            for stage, equilibria in self.stages:
+            for stage, equilibria, after in self.stages:
                 if equilibria is not None:
                     found = equilibria(y)
-                    growth, y, last, shape = _growth(equilibria), found.y, found.error, (found.y.shape[1],)
+                    growth, y, last = _growth(equilibria), found.y, found.error
                 else:
                     image = y.reshape(len(y), *shape)
                     sizes, unit = sum(float(p.abs().sum()) for p in stage.parameters()) + 1, 64 * EPS
@@ -129,22 +133,33 @@ class Chain:
                         sizes, unit = 100.0, 1e-12
                     growth, last = sizes, unit * sizes * (y.abs().amax(dim=1, keepdim=True) + 1)
                     y = stage(image).flatten(1)
-                    shape = tuple(stage(image[:1]).shape[1:])
                     last = last.expand_as(y)
+                shape = after
                 error = growth * error * (1 + 1e-12) + torch.linalg.vector_norm(last, dim=1)
         return Evaluated(y, error[:, None].expand_as(y))
 
 
 def _growth(w: Equilibria) -> float:
     out, into = (torch.linalg.matrix_norm(part, 2) for part in (w.Wo / w.root, w.root[:, None] * w.U))
-    return float(out * into) / max(w.m, 1e-300)
+    return float(out * into) / max(w.m, 1e-300) + float(torch.linalg.matrix_norm(w.D, 2))
 
 
-def _evaluator(stage: nn.Module) -> Equilibria | None:
-    if not isinstance(stage, lben.EquilibriumNetwork):
-        return None
+def _evaluator(stage: nn.Module, shape: tuple[int, ...]) -> Equilibria | None:
     with torch.no_grad():
-        return Equilibria(stage.weights(), stage.activation)
+        if isinstance(stage, lben.ImageLBEN):
+            return Equilibria(stage.weights((shape[1], shape[2])).dense(), stage.activation)
+        if isinstance(stage, lben.EquilibriumNetwork):
+            return Equilibria(stage.weights(), stage.activation)
+    return None
+
+
+def _images(r: Random, into: int, out: int, side: int) -> lben.ImageLBEN:
+    """An equilibrium of images of `side` pixels at least."""
+    gamma = r.choice((None, 0.1, 1.0, 4.0))
+    padding: Padding = r.choice(("zeros", "circular"))
+    skip = skipping(r, into == out, gamma)
+    kernel = 3 if side >= 3 else 1
+    return lben.ImageLBEN(into, 2, out, gamma=gamma, kernel_size=kernel, padding=padding, skip=skip)
 
 
 def stacked(r: Random) -> Prey:
@@ -157,15 +172,18 @@ def stacked(r: Random) -> Prey:
         first = (1, 4, 4)
         pool = r.choice((nn.MaxPool2d(2), nn.AvgPool2d(2)))
         block = lben.Residual(nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 2, 1))
-        front = r.choice((nn.Conv2d(1, 2, 3, padding=1, stride=r.choice((1, 2))), lben.ConvSandwich(1, 2)))
-        middle = r.choice((nn.LeakyReLU(0.3), lben.ConvSLL(2, 3), lben.MaxMin()))
+        plain = nn.Conv2d(1, 2, 3, padding=1, stride=r.choice((1, 2)))
+        front = r.choice((plain, lben.ConvSandwich(1, 2), _images(r, 1, 2, 4)))
+        side = _after(front.double(), first)[1]
+        middle = r.choice((nn.LeakyReLU(0.3), lben.ConvSLL(2, 3), lben.MaxMin(), _images(r, 2, 2, side)))
         parts = [front, middle, block, pool, nn.Flatten()]
-        shape = tuple(nn.Sequential(*parts)(torch.zeros(1, *first)).shape[1:])
+        shape = _after(nn.Sequential(*parts).double(), first)
     width = shape[0]
     for _ in range(r.randint(1, 2)):
         after = r.randint(2, 4)
         gamma = r.choice((None, 0.5, 2.0))
-        dense: list[nn.Module] = [lben.LBEN(width, 5, after, gamma=gamma), nn.Linear(width, after)]
+        skip = skipping(r, width == after, gamma)
+        dense: list[nn.Module] = [lben.LBEN(width, 5, after, gamma=gamma, skip=skip), nn.Linear(width, after)]
         parts.append(r.choice((*dense, lben.Sandwich(width, after))))
         parts.append(
             r.choice(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import lben
+from lben.parameterize.skip import Skip
 from tests.adversary import draws
 
 Domain = Literal["input", "pixels"]
@@ -54,6 +55,7 @@ class Equilibria:
     def __init__(self, weights: lben.Weights, sigma: lben.Activation, normalize: lben.Normalize | None = None) -> None:
         w = weights.detach().to(torch.float64)
         self.W, self.U, self.bz, self.Wo, self.by = w.W, w.U, w.bz, w.Wo, w.by
+        self.D = torch.zeros(len(w.by), w.in_features, dtype=torch.float64) if w.D is None else w.D
         self.sigma = sigma
         self.mean, self.std = (torch.zeros(1).double(), torch.ones(1).double())
         if normalize is not None:
@@ -84,9 +86,11 @@ class Equilibria:
         moved = (half - answer) @ self.W.T
         rounding = (len(self.bz) + x.shape[1] + 16) * EPS * size + 64 * EPS * answer.abs()
         hidden = torch.linalg.vector_norm(self.root * (moved.abs() + rounding), dim=1) / max(self.m, 1e-300)
-        sums = answer.abs() @ self.Wo.abs().T + self.by.abs()
+        past, size_past = inputs @ self.D.T, inputs.abs() @ self.D.abs().T
+        sums = answer.abs() @ self.Wo.abs().T + self.by.abs() + size_past
         error = self.reach * (hidden + torch.linalg.vector_norm(self.root * rounding, dim=1))[:, None]
-        return Evaluated(answer @ self.Wo.T + self.by, error + (len(self.bz) + 4) * EPS * sums)
+        error = error + (len(self.bz) + 4) * EPS * sums + (x.shape[1] + 16) * EPS * size_past
+        return Evaluated(answer @ self.Wo.T + past + self.by, error)
 
     def aim(self, v: Tensor) -> Tensor:
         """x with U x = v - W sigma(v) - b, or close to it."""
@@ -145,14 +149,25 @@ def _sizes_of(r: Random) -> tuple[int, int, int]:
     return r.randint(1, 5), r.randint(1, 8), r.randint(2, 3)
 
 
+def skipping(r: Random, same: bool, gamma: float | None) -> Skip | None:
+    """What may pass hidden units by, where inputs are as many as outputs, or not."""
+    kinds: list[Skip | None] = [None, "linear"]
+    if same and (gamma is None or gamma >= 1):
+        kinds.append("identity")
+    return r.choice(kinds)
+
+
 def dense(r: Random) -> Prey:
-    """LBEN with and without gamma, in single or double precision, behind a normalisation now and then."""
+    """LBEN with or without gamma and a feed-through, in either precision, behind a normalisation now and then."""
     torch.manual_seed(r.randrange(2**31))
     sigma = r.choice((lben.ReLU(), lben.ReLU(), lben.LeakyReLU(0.2), lben.Tanh(), lben.HardTanh(), lben.ELU()))
     domain: Domain = r.choice(("input", "pixels"))
     normalize = lben.Normalize(0.3, 0.25) if domain == "pixels" else None
     gamma = r.choice((None, 0.1, 1.0, 10.0))
-    net = lben.LBEN(*_sizes_of(r), gamma=gamma, epsilon=10.0 ** r.uniform(-3, 0), activation=sigma, normalize=normalize)
+    d, n, p = _sizes_of(r)
+    skip = skipping(r, d == p, gamma)
+    epsilon = 10.0 ** r.uniform(-3, 0)
+    net = lben.LBEN(d, n, p, gamma=gamma, skip=skip, epsilon=epsilon, activation=sigma, normalize=normalize)
     _spread(net, r)
     return _prey((net.double() if r.random() < 0.5 else net).eval(), 10.0 ** r.uniform(-1, 2), domain)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import lben
+from tests.layers.climbing import steepest, trained
 from tests.problems import conv_network
 
 SHAPE = (2, 4, 5)
@@ -204,6 +205,22 @@ def test_a_training_step_lowers_the_loss_and_keeps_the_bound() -> None:
             losses.append(loss.item())
         assert losses[-1] < losses[0]
         assert net.eval().bound() == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 3), (2, 4, 4)])
+@pytest.mark.parametrize("gamma", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize(
+    "metric", ["channel", *(pytest.param(m, marks=pytest.mark.slow) for m in ("identity", "pixel"))]
+)
+def test_no_pair_is_steeper_than_the_bound_after_training(
+    metric: lben.Metric, gamma: float, shape: tuple[int, int, int]
+) -> None:
+    torch.manual_seed(0)
+    solver = SLOW if metric == "pixel" else PRECISE
+    net = lben.ConvLBEN(shape, 4, 3, gamma=gamma, metric=metric, pool=1, solver=solver).double()
+    trained(net, shape, rate=0.03 if gamma >= 1 else 0.01)
+    assert lben.certify(net)
+    assert 0.25 * gamma < steepest(net, shape, pairs=6, steps=25) <= gamma * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS.keys())
