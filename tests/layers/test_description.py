@@ -237,7 +237,8 @@ def test_what_load_would_refuse_is_not_saved(tmp_path: Path) -> None:
     class Own(lben.SLL):
         pass
 
-    hooked, mixed = lben.Sequential(nn.Linear(2, 2)), lben.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    hooked, mixed = lben.Sequential(nn.Linear(2, 2)), lben.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    mixed[1].double()
     hooked[0].register_forward_hook(lambda *_: None)
     cases: list[tuple[lben.Sequential, str]] = [
         (hooked, "has hooks"),

@@ -68,6 +68,18 @@ _ADVICE: dict[str, str] = {
     **dict.fromkeys(
         ("linear", "conv2d", "batch_norm"), "has weights of its own: use the module, nn.Linear and its like"
     ),
+    **dict.fromkeys(
+        ("gelu", "silu", "mish", "hardswish", "selu", "celu", "hardsigmoid", "softsign", "logsigmoid", "prelu"),
+        "is none of the functions that are known: use one with slopes in [0, 1], such as torch.relu or F.elu",
+    ),
+    **dict.fromkeys(
+        ("layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize"),
+        "divides by what it finds in a sample: use nn.BatchNorm1d or nn.BatchNorm2d, which are linear in evaluation",
+    ),
+    **dict.fromkeys(
+        ("softmax", "log_softmax"), "is not needed for classes: let forward return the logits in front of it"
+    ),
+    "pixel_unshuffle": "is no function that is known: use the module lben.SpaceToDepth, which is the same",
     "mean": "takes means: use nn.AvgPool2d or nn.AdaptiveAvgPool2d, and nn.Flatten",
 }
 
@@ -92,9 +104,9 @@ def call_of(node: fx.Node, module: nn.Module) -> Call:
     if node.target in _KNOWN:
         kind, names = _KNOWN[node.target]
         options = _options(node, names, _FLATTEN if kind is nn.Flatten else {})
-        return Call((_first(node),), lambda shape: _fitted(_made(node, kind, options), shape))
-    advice = _ADVICE.get(_name(node).rstrip("_"), "is none of the functions that are known")
-    raise InvalidInput(f"{place_of(node)} {advice}; known are sums, {', '.join(_titles())}.")
+        return Call((_first(node),), lambda _: _made(node, kind, options))
+    listed = f"is none of the functions that are known; known are sums, {', '.join(_titles())}"
+    raise InvalidInput(f"{place_of(node)} {_ADVICE.get(_name(node).strip('_'), listed)}.")
 
 
 def place_of(node: fx.Node) -> str:
@@ -109,7 +121,7 @@ def place_of(node: fx.Node) -> str:
 def passes_input(node: fx.Node, module: nn.Module) -> bool:
     """Whether the output may be the input itself, or a view of it."""
     if node.op == "call_module":
-        return isinstance(_part(node, module), (nn.Identity, nn.Flatten, Sequential, *DROPOUTS))
+        return isinstance(_part(node, module), (nn.Identity, nn.Flatten, nn.Unflatten, Sequential, *DROPOUTS))
     return node.target in (*_VIEWS, *_DROPS, *_SAME, torch.flatten, "flatten")
 
 
@@ -156,20 +168,7 @@ def _submodule(node: fx.Node, part: nn.Module) -> Call:
     if getattr(part, "inplace", False):
         part = copy.copy(part)  # which has no weights, and may not change what a sum adds
         part.inplace = False  # type: ignore[assignment] # of which torch says that it is a tensor or a module
-    return Call((_first(node),), lambda shape: _fitted(part, shape))
-
-
-def _fitted(part: nn.Module, shape: Shape) -> nn.Module:
-    """An adaptive pool as the plain one that it is for images of this size; anything else as it is."""
-    if type(part) is not nn.AdaptiveAvgPool2d:
-        return part
-    wanted = part.output_size if isinstance(part.output_size, tuple) else (part.output_size,) * 2
-    if len(shape) != 3:
-        return part
-    sides = tuple(size if side is None else int(side) for size, side in zip(shape[1:], wanted, strict=True))
-    if any(side < 1 or size % side for size, side in zip(shape[1:], sides, strict=True)):
-        raise InvalidInput(f"AdaptiveAvgPool2d({sides}) pools squares of several sizes in images of {shape[1:]}.")
-    return nn.AvgPool2d((shape[1] // sides[0], shape[2] // sides[1]))
+    return Call((_first(node),), lambda _: part)
 
 
 def _options(node: fx.Node, names: Sequence[str], default: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from lben.described import Described, agree, arguments, made, named, plain, stor
 from lben.errors import InvalidFile, InvalidInput
 from lben.layers.base import Layer
 from lben.layers.equilibrium import ImageLBEN
+from lben.layers.names import called, describe_names, take_names
 from lben.layers.parallel import Parallel
 from lben.layers.reading import read
 from lben.layers.sandwich import ConvSandwich, Sandwich
@@ -77,11 +78,26 @@ def _around(name: str, value: Any) -> Any:
     return _two(name, value, _whole) if isinstance(value, list) else _whole(name, value)
 
 
+def _kept(name: str, value: Any) -> Any:
+    """The size that an adaptive pool leaves, or two of them; None: the one that there is."""
+    return _two(name, value, _side) if isinstance(value, list) else checks.count(name, value)
+
+
+def _side(name: str, value: Any) -> int | None:
+    return None if value is None else checks.count(name, value)
+
+
+def _divided(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise InvalidFile(f"{name} must be a list of sizes, not {value!r}.")
+    return tuple(_integer(name, size) for size in value)
+
+
 def _mode(name: str, value: Any) -> str:
     return checks.choice(name, value, ("zeros", "circular"))
 
 
-def _two(name: str, value: list[Any], check: Callable[[str, Any], int]) -> tuple[int, ...]:
+def _two(name: str, value: list[Any], check: Callable[[str, Any], Any]) -> tuple[Any, ...]:
     if len(value) != 2:
         raise InvalidFile(f"{name} must be two numbers, not {value!r}.")
     return tuple(check(name, entry) for entry in value)
@@ -99,8 +115,10 @@ _TORCH: dict[type[nn.Module], Checks] = {
     nn.BatchNorm1d: _NORM,
     nn.BatchNorm2d: _NORM,
     nn.AvgPool2d: {"kernel_size": _sides, "stride": _sides, "padding": _around},
+    nn.AdaptiveAvgPool2d: {"output_size": _kept},
     nn.MaxPool2d: {"kernel_size": _sides},
     nn.Flatten: {"start_dim": _integer, "end_dim": _integer},
+    nn.Unflatten: {"dim": _integer, "unflattened_size": _divided},
     nn.Dropout: _DROPOUT,
     nn.Dropout1d: _DROPOUT,
     nn.Dropout2d: _DROPOUT,
@@ -122,7 +140,11 @@ _TORCH_NAMES = {f"nn.{kind.__name__}": kind for kind in _TORCH}
 
 def describe_stack(net: Sequential, kinds: Kinds) -> dict[str, Any]:
     """All that decides a stack beside its tensors, in plain values; `kinds` are the networks that may be stages."""
-    return {"in_shape": list(net.in_shape), "stages": [_describe(stage, kinds) for stage in net]}
+    return {"in_shape": list(net.in_shape), **_describe_stages(net, kinds)}
+
+
+def _describe_stages(net: nn.Sequential, kinds: Kinds) -> dict[str, Any]:
+    return {"stages": [_describe(stage, kinds) for stage in net], **describe_names(net)}
 
 
 def stack_tensors(net: nn.Module) -> dict[str, Tensor]:
@@ -148,7 +170,7 @@ def _describe(module: nn.Module, kinds: Kinds) -> dict[str, Any]:
     if kind is Sequential and isinstance(module, Sequential):
         return {"name": "Sequential", **describe_stack(module, kinds)}
     if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
-        return {"name": "nn.Sequential", "stages": [_describe(stage, kinds) for stage in module]}
+        return {"name": "nn.Sequential", **_describe_stages(module, kinds)}
     if isinstance(module, Residual):
         return {"name": "Residual", "body": _describe(module.body, kinds)["stages"]}
     if isinstance(module, Parallel):
@@ -190,12 +212,13 @@ class _Builder:
     kinds: Kinds
 
     def stack(self, described: object, tensors: dict[str, Tensor], depth: int) -> Sequential:
-        in_shape, stages = take("Sequential", described, "in_shape", "stages")
+        names, rest = take_names(described)
+        in_shape, stages = take("Sequential", rest, "in_shape", "stages")
         if not isinstance(in_shape, list):
             raise InvalidFile(f"in_shape must be a list of sizes, not {in_shape!r}.")
         _check_small(tuple(checks.count("in_shape", size) for size in in_shape))
-        net = Sequential(*self.chain(stages, tensors, depth), in_shape=in_shape)
-        _check_stages(read(list(net), net.in_shape))
+        net = Sequential(*called(names, self.chain(stages, tensors, depth), Sequential), in_shape=in_shape)
+        _check_stages(read(net, net.in_shape))
         return net
 
     def chain(self, described: object, tensors: dict[str, Tensor], depth: int) -> list[nn.Module]:
@@ -215,7 +238,9 @@ class _Builder:
         if name == "Sequential":
             return self.stack(options, tensors, depth)
         if name == "nn.Sequential":
-            return nn.Sequential(*self.chain(take(name, options, "stages")[0], tensors, depth))
+            names, rest = take_names(options)
+            stages = self.chain(take(name, rest, "stages")[0], tensors, depth)
+            return nn.Sequential(*called(names, stages, nn.Sequential))
         if name == "Residual":
             return Residual(*self.chain(take(name, options, "body")[0], _under("body.", tensors), depth))
         if name == "Parallel":

@@ -11,6 +11,7 @@ from torch import nn
 
 from lben import checks
 from lben.errors import InvalidInput
+from lben.layers.advice import advice
 from lben.layers.parallel import Parallel
 from lben.networks.base import BaseNetwork
 from lben.networks.convolutional import ConvNetwork
@@ -28,11 +29,15 @@ class Layer(Protocol):
     def stage(self, in_shape: Shape) -> Stage: ...
 
 
-def read(modules: Sequence[nn.Module], shape: Shape, path: str = "") -> tuple[Stage, ...]:
-    """The stages of modules, one after another, if each fits what the one before it gives."""
+def read(modules: Sequence[nn.Module] | nn.Sequential, shape: Shape, path: str = "") -> tuple[Stage, ...]:
+    """The stages of modules, one after another, if each fits what the one before it gives.
+
+    Those of an `nn.Sequential` are called as they are there, and others by their places.
+    """
     stages: list[Stage] = []
-    for place, module in enumerate(modules):
-        for stage in stages_of(module, shape, f"{path}{place}"):
+    names = modules._modules if isinstance(modules, nn.Sequential) else range(len(modules))
+    for name, module in zip(names, modules, strict=True):
+        for stage in stages_of(module, shape, f"{path}{name}"):
             stages.append(stage)
             shape = stage.out_shape
     return tuple(stages)
@@ -58,7 +63,7 @@ def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
         except InvalidInput as error:
             raise InvalidInput(f"Stage {name}: {error}") from error
     if isinstance(module, nn.Sequential) and _forward_is(module, nn.Sequential):
-        return read(list(module), shape, f"{where}.")
+        return read(module, shape, f"{where}.")
     if type(module) is Residual:
         return (_sum({"": nn.Sequential(), where: module.body}, shape, name),)
     if type(module) is Parallel:
@@ -70,25 +75,16 @@ def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
         return (_standardize(module, shape, name),)
     if type(module) is nn.Flatten:
         return (_flatten(module, shape, name),)
+    if type(module) is nn.Unflatten:
+        return (_unflatten(module, shape, name),)
     linear = _linear(module, shape, name)
     if linear is not None:
         return (linear,)
     try:
         known = known_activation(module, where)
     except InvalidInput as error:
-        raise InvalidInput(f"Stage {name} has no known bound: {_advice(module)} ({error})") from error
+        raise InvalidInput(f"Stage {name} has no known bound: {advice(module)}.") from error
     return (Pointwise(name, shape, known.sigma, known.inner, known.shift, known.outer, known.through, known.offset),)
-
-
-def _advice(module: nn.Module) -> str:
-    if isinstance(module, nn.MaxPool2d):
-        return "pools that overlap, or have padding, are not contractions; use stride = kernel_size"
-    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-        return "a batch norm is linear only where it keeps running statistics"
-    return (
-        "use lben's layers (LBEN, ImageLBEN, SLL, Sandwich, ConvSLL, ConvSandwich, MaxMin), nn.Linear, nn.Conv2d, "
-        "pools, ReLU and its like, lben.Residual or lben.Parallel"
-    )
 
 
 def _network(net: BaseNetwork, shape: Shape, name: str) -> tuple[Stage, ...]:
@@ -134,6 +130,34 @@ def _flatten(module: nn.Flatten, shape: Shape, name: str) -> Stage:
     return Flatten(name, shape)
 
 
+def _unflatten(module: nn.Unflatten, shape: Shape, name: str) -> Stage:
+    """One dimension of a sample becomes several, of which one may be left to be found."""
+    dim, sizes = module.dim, tuple(module.unflattened_size)
+    place = dim - 1 if isinstance(dim, int) and dim > 0 else dim
+    if not isinstance(place, int) or not all(isinstance(size, int) for size in sizes):
+        raise InvalidInput(f"Stage {name} must name its dimension and sizes by numbers, not {dim!r} and {sizes}.")
+    if dim == 0 or not -len(shape) <= place < len(shape):
+        raise InvalidInput(f"Stage {name} must divide a dimension of a sample of shape {shape}, not dimension {dim}.")
+    size, known = shape[place], prod(part for part in sizes if part != -1)
+    sizes = tuple(size // max(known, 1) if part == -1 else part for part in sizes)
+    if prod(sizes) != size or min(sizes, default=0) < 1:
+        raise InvalidInput(f"Stage {name} cannot divide {size} into {tuple(module.unflattened_size)}.")
+    place %= len(shape)
+    return Flatten(name, shape, (*shape[:place], *sizes, *shape[place + 1 :]))
+
+
+def _adaptive(module: nn.AdaptiveAvgPool2d, shape: Shape, name: str) -> Stage:
+    """The plain pool that it is for images of this size."""
+    _image(shape, name)
+    wanted: Any = module.output_size
+    wanted = (wanted, wanted) if wanted is None or isinstance(wanted, int) else wanted
+    out = tuple(size if side is None else int(side) for size, side in zip(shape[1:], wanted, strict=True))
+    if any(side < 1 or size % side for size, side in zip(shape[1:], out, strict=True)):
+        raise InvalidInput(f"Stage {name} pools squares of several sizes: {out} does not divide images of {shape[1:]}.")
+    size = (shape[1] // out[0], shape[2] // out[1])
+    return AveragePool(name, shape, size, size, (0, 0))
+
+
 def _linear(module: nn.Module, shape: Shape, name: str) -> Stage | None:
     """A linear module, or one of pools, if its class is torch's own."""
     kind = type(module)
@@ -153,6 +177,8 @@ def _linear(module: nn.Module, shape: Shape, name: str) -> Stage | None:
         if 2 * padding[0] > size[0] or 2 * padding[1] > size[1]:
             raise InvalidInput(f"Stage {name} must pad by half of its kernel at most, not by {module.padding}.")
         return AveragePool(name, shape, size, _pair(module.stride), padding)
+    if kind is nn.AdaptiveAvgPool2d and isinstance(module, nn.AdaptiveAvgPool2d):
+        return _adaptive(module, shape, name)
     if kind is nn.MaxPool2d and isinstance(module, nn.MaxPool2d):
         _image(shape, name)
         size = _pair(module.kernel_size)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import chain
 
+import torch
 from torch import Tensor, nn
 
 from lben import checks
+from lben.activations.base import Activation
 from lben.certify.certificate import Domain
 from lben.certify.lipschitz import product_bound
 from lben.errors import InvalidInput
+from lben.layers.names import check_names
 from lben.layers.reading import read
 from lben.networks.base import BaseNetwork
 from lben.networks.convolutional import ConvNetwork
@@ -26,9 +31,10 @@ class Sequential(nn.Sequential):
 
     Args:
         *stages: layers of lben's (`LBEN`, `ImageLBEN`, `SLL`, `ConvSLL`, `Sandwich`, `ConvSandwich`, `MaxMin`, ..),
-            plain ones (`nn.Linear`, `nn.Conv2d`, pools, `nn.ReLU` and its like, `nn.Flatten`, dropout and batch norm,
-            which count as they are in evaluation), `Residual` and `Parallel` blocks of them, and stacks. A `Normalize`
-            at the head makes its input pixels.
+            plain ones (`nn.Linear`, `nn.Conv2d`, `nn.AvgPool2d`, `nn.AdaptiveAvgPool2d` and `nn.MaxPool2d` whose
+            squares do not overlap, `nn.ReLU` and its like, `nn.Flatten`, `nn.Unflatten`, dropout and batch norm, which
+            count as they are in evaluation), `Residual` and `Parallel` blocks of them, and stacks; or one `OrderedDict`
+            of stages by their names. A `Normalize` at the head makes its input pixels.
         in_shape: the shape of one sample, such as (3, 32, 32); not needed where the first stage takes features of a
             number that it knows.
 
@@ -44,15 +50,18 @@ class Sequential(nn.Sequential):
         True
     """
 
-    def __init__(self, *stages: nn.Module, in_shape: Sequence[int] | int | None = None) -> None:
-        for stage in stages:
-            if not isinstance(stage, nn.Module):
-                raise InvalidInput(f"Sequential takes modules, such as lben.LBEN(4, 8, 4, gamma=1), not {stage!r}.")
-        if not stages:
+    def __init__(
+        self, *stages: nn.Module | OrderedDict[str, nn.Module], in_shape: Sequence[int] | int | None = None
+    ) -> None:
+        first = stages[0] if len(stages) == 1 else None
+        named = first if isinstance(first, dict) else {str(place): stage for place, stage in enumerate(stages)}
+        if not named:
             raise InvalidInput("Sequential takes at least one stage, and got none.")
-        super().__init__(*stages)
-        self.in_shape: Shape = _shape(list(stages), in_shape)
+        checked = {name: _module(stage) for name, stage in named.items()}
+        super().__init__(check_names(checked, Sequential))
+        self.in_shape: Shape = _shape(list(self), in_shape)
         self._read()  # refuses what does not fit
+        self._refuse_mixed()
 
     @property
     def in_features(self) -> int:
@@ -83,11 +92,29 @@ class Sequential(nn.Sequential):
         return self._read()
 
     def _read(self) -> Stack:
-        stages = read(list(self), self.in_shape)
+        stages = read(self, self.in_shape)
         own = stages[1:] if self.normalize is not None else stages
         if not own:
-            raise InvalidInput("A Sequential needs a stage besides its Normalize.")
+            idle = "its Normalize" if stages else "Identity and dropout, which do nothing in evaluation"
+            raise InvalidInput(f"A Sequential needs a stage besides {idle}.")
         return Stack(own)
+
+    def _refuse_mixed(self) -> None:
+        """Name a stage whose numbers have another precision than those of others; a `Normalize` may have less."""
+        layers: list[tuple[str, torch.dtype]] = []
+        scales: list[tuple[str, torch.dtype]] = []
+        for name, stage in self._modules.items():
+            for part in stage.modules():
+                for tensor in chain(part.parameters(recurse=False), part.buffers(recurse=False)):
+                    if tensor.is_floating_point():
+                        found = scales if type(part) is Normalize else layers
+                        found.append((f"{name} {type(stage).__name__}", tensor.dtype))
+        first, kept = layers[0] if layers else ("", torch.float64)
+        wide = [(here, dtype) for here, dtype in scales if torch.promote_types(dtype, kept) != kept]
+        for here, dtype in (*layers, *wide):
+            if dtype != kept:
+                own, others = str(dtype)[6:], str(kept)[6:]
+                raise InvalidInput(f"Stage {here} is {own}, but stage {first} is {others}: convert one of them.")
 
     def stage(self, in_shape: Shape) -> Stage:
         """All of it as one stage of another stack.
@@ -103,7 +130,7 @@ class Sequential(nn.Sequential):
         """
         if tuple(in_shape) not in (self.in_shape, (self.in_features,)):
             raise InvalidInput(f"it takes inputs of shape {self.in_shape}, but gets {tuple(in_shape)}.")
-        return Sum("Sequential", tuple(in_shape), (read(list(self), self.in_shape),))
+        return Sum("Sequential", tuple(in_shape), (read(self, self.in_shape),))
 
     def forward(self, x: Tensor) -> Tensor:
         """The stages, one after another.
@@ -146,9 +173,41 @@ class Sequential(nn.Sequential):
         return product_bound(self, domain=domain)
 
     def __getitem__(self, place: int | slice) -> nn.Module:
-        """A stage; or several, as a plain `nn.Sequential`, since they may begin with samples of another shape."""
-        modules = list(self._modules.values())
-        return nn.Sequential(*modules[place]) if isinstance(place, slice) else modules[place]
+        """A stage; or several, with their names, as a stack, or as a plain `nn.Sequential` where they make none."""
+        if not isinstance(place, slice):
+            return super().__getitem__(place)
+        names = list(self._modules)[place]
+        plain = nn.Sequential(OrderedDict((name, self.get_submodule(name)) for name in names))
+        before = list(self._modules).index(names[0]) if names else 0
+        return self._stack(plain, list(self)[:before])
+
+    def __add__(self, other: nn.Sequential) -> nn.Sequential:
+        """The stages of both, as a stack, or as a plain `nn.Sequential` where they make none."""
+        return self._stack(super().__add__(other))
+
+    def __mul__(self, other: int) -> nn.Sequential:
+        """The stages so many times, as a stack, or as a plain `nn.Sequential` where they make none."""
+        return self._stack(super().__mul__(other))
+
+    @torch.no_grad()
+    def _stack(self, plain: nn.Sequential, before: Sequence[nn.Module] = ()) -> nn.Sequential:
+        """A plain sequence of stages as a stack, where it can be one; in front of it stand others of this one's."""
+        try:
+            passed = read(before, self.in_shape)
+            shape = passed[-1].out_shape if passed else self.in_shape
+            plain = Sequential(OrderedDict(plain._modules), in_shape=shape)
+        except InvalidInput:
+            pass
+        plain.training = self.training
+        return plain
+
+
+def _module(stage: object) -> nn.Module:
+    if isinstance(stage, nn.Module):
+        return stage
+    if isinstance(stage, Activation):
+        raise InvalidInput(f"Sequential takes modules, and {stage!r} is for equilibria: use that of torch.nn here.")
+    raise InvalidInput(f"Sequential takes modules, such as lben.LBEN(4, 8, 4, gamma=1), not {stage!r}.")
 
 
 def _shape(stages: list[nn.Module], given: Sequence[int] | int | None) -> Shape:

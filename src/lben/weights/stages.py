@@ -148,11 +148,13 @@ class Pointwise(Entrywise):
 
 @dataclass(frozen=True, eq=False)
 class Flatten(Stage):
-    """The same numbers as one dimension."""
+    """The same numbers as one dimension; or, where a shape is given, in that."""
+
+    given_shape: Shape | None = None
 
     @property
     def out_shape(self) -> Shape:
-        return (self.in_features,)
+        return (self.in_features,) if self.given_shape is None else self.given_shape
 
     def apply(self, x: Tensor, *, absolute: bool = False) -> Tensor:
         return x
