@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Any, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lben import checks
 from lben.data import Columns
@@ -63,11 +63,16 @@ def save(net: Saved, path: str | os.PathLike[str], *, columns: Columns | None = 
         Tanh()
     """
     if type(net) not in (Sequential, REN, *KINDS.values()):
-        raise InvalidInput(f"lben.save writes {', '.join(KINDS)}, REN and Sequential, not {type(net).__name__}.")
+        advice = ""
+        if isinstance(net, nn.Module) and (hasattr(net, "stage") or type(net).__module__.startswith("torch.nn.")):
+            advice = ": put it in a stack, by lben.Sequential(layer)"
+        raise InvalidInput(
+            f"lben.save writes {', '.join(KINDS)}, REN and lben.Sequential, not {type(net).__name__}{advice}."
+        )
     if isinstance(net, BaseNetwork | REN):
         check_own(net.activation, net.solver)
     else:
-        read(list(net), net.in_shape)  # refuses hooks, and what does not fit
+        read(net, net.in_shape)  # refuses hooks, and what does not fit
     tensors = {name: checks.there(name, tensor) for name, tensor in _tensors(net).items()}
     description = _describe(net)
     if columns is not None:

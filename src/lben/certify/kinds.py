@@ -28,6 +28,17 @@ def _kept_stack(net: nn.Module, subject: StackSubject) -> StackSubject:
     return subject
 
 
+def _advice(net: object) -> str:
+    """How a module that is not known becomes a stack, as the end of a sentence."""
+    if not isinstance(net, nn.Module):
+        return ""
+    if isinstance(net, nn.Sequential) and type(net).forward is nn.Sequential.forward:
+        return ": make a stack of it, by lben.Sequential(*module)"
+    if type(net).__module__.startswith(("torch.nn.", "lben.")):
+        return ": put it in a stack, by lben.Sequential(module)"
+    return ": lben.read(module, in_shape) makes a stack of it"
+
+
 def subject_of(net: Examined, activation: Activation | None = None) -> Subject:
     """A network's weights, activation and normalisation; or bare weights with an activation, ReLU if not given."""
     if isinstance(net, Record):
@@ -38,8 +49,7 @@ def subject_of(net: Examined, activation: Activation | None = None) -> Subject:
     if isinstance(net, Stack):
         return StackSubject.of(net, Identity(), None)
     if not (isinstance(net, nn.Module) and callable(getattr(net, "weights", None))):
-        advice = ": lben.Sequential(*module) reads it" if isinstance(net, nn.Sequential) else ""
-        raise InvalidInput(f"An equilibrium network or lben.Weights is needed, not {type(net).__name__}{advice}.")
+        raise InvalidInput(f"An equilibrium network or lben.Weights is needed, not {type(net).__name__}{_advice(net)}.")
     checks.untouched(f"The network, {type(net).__name__},", net)
     with torch.no_grad():
         weights = net.weights()

@@ -70,7 +70,9 @@ class Subject(ABC):
         if checks.choice("domain", domain, ("input", "pixels")) == "input":
             return 1.0
         if self.normalize is None:
-            raise InvalidInput("A bound in pixels needs a network made with normalize=Normalize(mean, std).")
+            stack = isinstance(self.weights, Stack)
+            what = "stack that begins with lben." if stack else "network made with normalize="
+            raise InvalidInput(f"A bound in pixels needs a {what}Normalize(mean, std).")
         return self.normalize.scale
 
     # --- proofs

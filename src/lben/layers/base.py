@@ -109,16 +109,22 @@ class Explicit(Layer):
 class ExplicitImages(Explicit):
     """An explicit layer from images to images: what it is hangs on their height and width."""
 
-    @abstractmethod
-    def weights(self, shape: tuple[int, int]) -> ImageWeights:
+    def weights(self, shape: tuple[int, int] | None = None) -> ImageWeights:
         """The equilibrium network that this layer is for images of one size.
 
         Args:
-            shape: their height and width.
+            shape: their height and width; it must be given.
 
         Returns:
             An `ImageWeights`, differentiable.
+
+        Raises:
+            InvalidInput: without a shape.
         """
+        return self._weights(image_size(self, shape))
+
+    @abstractmethod
+    def _weights(self, shape: tuple[int, int]) -> ImageWeights: ...
 
     def stage(self, in_shape: Shape) -> Stage:
         _, high, wide = self.out_shape(in_shape)
@@ -127,6 +133,17 @@ class ExplicitImages(Explicit):
     def _check(self, x: Tensor) -> None:
         check_images(x, self.bias)
         self.out_shape(tuple(x.shape[1:]))
+
+
+def image_size(layer: Layer, shape: tuple[int, int] | None) -> tuple[int, int]:
+    """Height and width, if they are given."""
+    if shape is None:
+        name = type(layer).__name__
+        raise InvalidInput(
+            f"The weights of {'an' if name[0] in 'AEIO' else 'a'} {name} depend on the image: give weights((height, "
+            "width)), or put the layer in lben.Sequential(layer, in_shape=(channels, height, width))."
+        )
+    return shape
 
 
 def dense_shape(what: str, in_shape: Shape, features: int, out_features: int) -> Shape:

@@ -12,7 +12,7 @@ from lben.activations.base import Activation, Scalar, check_activation
 from lben.activations.scalar import ReLU
 from lben.errors import InvalidInput
 from lben.implicit import equilibrium
-from lben.layers.base import Layer, check_images, image_shape, image_stage, kernel_size_of, options_of
+from lben.layers.base import Layer, check_images, image_shape, image_size, image_stage, kernel_size_of, options_of
 from lben.numerics.transforms import as_it_is
 from lben.operators.base import Operator
 from lben.parameterize.convolutional import ConvForm
@@ -159,9 +159,7 @@ class ImageLBEN(Layer):
         Raises:
             InvalidInput: without a shape, or for one that is smaller than the kernel.
         """
-        if shape is None:
-            raise InvalidInput("The weights of an ImageLBEN depend on the image: give weights((height, width)).")
-        _, high, wide = self.out_shape((self.in_channels, *shape))
+        _, high, wide = self.out_shape((self.in_channels, *image_size(self, shape)))
         return self.parameterization.weights((high, wide))
 
     def stage(self, in_shape: Shape) -> Stage:

@@ -230,7 +230,7 @@ class ConvSandwich(ExplicitImages, _Sandwich):
         y = grid.convolve(Wo, self.activation(v).flatten(0, 2))
         return _images(y.reshape(*shape, n, batch)[p : p + high, p : p + wide])
 
-    def weights(self, shape: tuple[int, int]) -> ImageWeights:
+    def _weights(self, shape: tuple[int, int]) -> ImageWeights:
         high, wide = (size + 2 * self.around for size in shape)
         U, Wo = (_kernel(S, high, wide) for S in self._symbols(high, wide))
         return ImageWeights(

@@ -232,7 +232,7 @@ class ConvSLL(ExplicitImages, _Residual):
     def out_shape(self, in_shape: Shape) -> Shape:
         return image_shape(f"ConvSLL({self.channels})", in_shape, self.channels, self.channels)
 
-    def weights(self, shape: tuple[int, int]) -> ImageWeights:
+    def _weights(self, shape: tuple[int, int]) -> ImageWeights:
         T, out = self._maps()
         eye = torch.eye(self.channels, dtype=out.dtype, device=out.device)
         return ImageWeights(
