@@ -90,7 +90,7 @@ def test_bounds_of_a_part_are_those_of_its_weights(skip: Literal["linear"] | Non
 
 def test_other_kinds_give_the_bound_of_the_whole() -> None:
     torch.manual_seed(0)
-    stack = lben.Sequential(nn.Linear(5, 4), nn.ReLU(), lben.LBEN(4, 5, 3, gamma=1.0)).double()
+    stack = lben.Sequential(nn.Linear(5, 4), lben.MaxMin(), lben.LBEN(4, 5, 3, gamma=1.0)).double()
     assert lben.tightest_bound(stack, features=[0]).gamma == lben.tightest_bound(stack).gamma
     found = lben.certified_interval(stack, rows(), 0.5, features=[2])
     assert bool((found.bounds == found.bounds[0]).all())

@@ -81,7 +81,8 @@ def certified_interval(
 ) -> CertifiedInterval:
     """For each x, an interval that holds the outputs of every input within a radius: y_i +- (error_i + gamma_i radius).
 
-    gamma_i is the tightest bound of y_i alone where weights are dense, and else that of the whole network.
+    gamma_i is the tightest bound of y_i alone where weights are dense, or stages that are joined as one, and else that
+    of the whole network.
 
     Args:
         net: a network, a stack (`Sequential`), or bare weights.

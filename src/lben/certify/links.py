@@ -131,10 +131,13 @@ class Solved(Link):
             try:
                 return Factor(self.name, self.subject.product_bound(), "product bound")
             except LbenError as error:
-                return Factor(self.name, math.inf, str(error))
+                return Factor(self.name, math.inf, _reason(error))
         found = self._certificate(rigorous=rigorous)
         bound = found.gamma if found.holds and found.gamma is not None else math.inf
-        return Factor(self.name, bound, found.method if found.holds else str(found))
+        if found.holds:
+            return Factor(self.name, bound, found.method)
+        status = "is not proved by its metric" if found.verdict == "fails" else "is neither proved nor refuted"
+        return Factor(self.name, bound, f"gamma = {self.stage.weights.gamma:.6g} {status}, {found.method}")
 
     def _search(self, *, rigorous: bool) -> Factor:
         own = self.proved_factor(rigorous=rigorous)
@@ -156,6 +159,12 @@ class Solved(Link):
 
     def evaluate(self, x: Tensor, solver: Solver) -> Evaluation:
         return self.subject.evaluate(x, solver)
+
+
+def _reason(error: LbenError) -> str:
+    """The first sentence of an error, to stand within another."""
+    first = str(error).partition(". ")[0].removesuffix(".").replace(", so nothing is proved of these weights", "")
+    return first[:1].lower() + first[1:]
 
 
 @dataclass(frozen=True, eq=False)

@@ -123,8 +123,8 @@ def tightest_bound(
         domain: where distances between inputs are measured: "input", after the network's `Normalize`, or "pixels",
             before it. They are the same without one.
         outputs: numbers of those to look at, all if not given.
-        features: numbers of those that move while others stay, all if not given. For weights that are not dense the
-            bound of the whole is returned, which holds for parts, too.
+        features: numbers of those that move while others stay, all if not given. For weights that are not dense, and
+            stacks that cannot be joined as one, the bound of the whole is returned, which holds for parts, too.
         activation: sigma of bare weights; ReLU if not given. A network has its own.
 
     Returns:

@@ -34,22 +34,26 @@ _SQRT2 = math.nextafter(math.sqrt(2), 2)
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """Links in a row, numbered from `first`, and the one subject that they are together where they can be joined."""
+    """Links in a row, and the one subject that they are together where they can be joined; or that of a `part` of it,
+    some outputs and features.
+    """
 
-    first: int
     links: tuple[Link, ...]
     subject: Subject | None
+    part: bool = False
 
     @property
     def name(self) -> str:
         names = ", ".join(link.name for link in self.links)
-        count = len(self.links)
-        return names if count == 1 else f"stages {self.first} to {self.first + count - 1} joined: {names}"
+        if len(self.links) == 1:
+            return names
+        first, last = _place(self.links[0].name), _place(self.links[-1].name)
+        return f"{f'stage {first}' if first == last else f'stages {first} to {last}'} joined: {names}"
 
     def tightest(self, *, rigorous: bool) -> list[Factor]:
         """Of all links together, or of each, whichever is less."""
         alone = [link.tightest_factor(rigorous=rigorous) for link in self.links]
-        if self.subject is None or len(self.links) == 1:
+        if self.subject is None or (len(self.links) == 1 and not self.part):
             return alone
         try:
             found = self.subject.tightest(solver="barrier", rigorous=rigorous, domain="input")
@@ -58,6 +62,11 @@ class Segment:
         if found.gamma is None or found.gamma >= product(alone):
             return alone
         return [Factor(self.name, found.gamma, found.method)]
+
+
+def _place(name: str) -> str:
+    """Where a stage stands, of its name, such as "1.0 Linear" or "3 LBEN, its Normalize"."""
+    return name.partition(",")[0].rpartition(" ")[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,10 +153,10 @@ class StackSubject(Subject):
     def _segment(self, first: int, end: int) -> Segment:
         links = self.links[first:end]
         if len(links) == 1 and isinstance(links[0], Solved):
-            return Segment(first, links, links[0].subject)
+            return Segment(links, links[0].subject)
         if sum(units_of(link) or 0 for link in links) == 0 or not all(units_of(link) is not None for link in links):
-            return Segment(first, links, None)
-        return Segment(first, links, joined(links))
+            return Segment(links, None)
+        return Segment(links, joined(links))
 
     def product_bound(self) -> float:
         factors = [link.factor for link in self.links]
@@ -185,6 +194,18 @@ class StackSubject(Subject):
             vars(other)[name] = getattr(self, name)  # found once for all pairs
         return other
 
+    def restricted(self, outputs: list[int] | None, features: list[int] | None) -> StackSubject:
+        """Of stages that are joined all together; else this one."""
+        whole = self.segments[0].subject
+        if len(self.segments) > 1 or not isinstance(whole, DenseSubject):
+            return self
+        normalize = self.normalize
+        if normalize is not None and features is not None:
+            normalize = normalize.selected(features)
+        other = replace(self, normalize=normalize)
+        vars(other)["segments"] = (replace(self.segments[0], subject=whole.restricted(outputs, features), part=True),)
+        return other
+
     @property
     def matrices(self) -> Weights:
         raise InvalidInput("This is for dense weights, and a stack has stages: ask it of a stage.")
@@ -213,7 +234,7 @@ class StackSubject(Subject):
         unbounded = next((link for link in self.links if not math.isfinite(link.factor.bound)), None)
         if unbounded is None:
             return BoundNotMet("The product of what bounds the stages lies beyond the range of double precision.", 0.0)
-        return BoundNotMet(f"Of stage {unbounded.name} no bound is proved. {unbounded.factor.method}", 0.0)
+        return BoundNotMet(f"Of stage {unbounded.name} no bound is proved, since {unbounded.factor.method}.", 0.0)
 
     # --- evaluation
 
