@@ -32,7 +32,8 @@ def facts(run: Run, results: Sequence[Stacked]) -> list[str]:
         "row is named for another.",
         "Radii are in the l2 norm and in pixels of [0, 1]. What is certified is proved from the weights alone, on all "
         "test images, with the solver's error and all rounding accounted for; layers of other packages are read as the "
-        "plain convolutions and matrices that they compute, of which the true norm counts. The attack takes 20 steps "
+        "plain convolutions and matrices that they compute, and count with their norms; large convolutions, of more "
+        "than 2^22 entries as matrices, with that of a circular one, which is above. The attack takes 20 steps "
         f"of projected gradient, on the first {attacked} test images alone: what it leaves may lie below what is "
         "proved of all.",
         "The cost is that of a training step, which took turns with the plain network's.",
