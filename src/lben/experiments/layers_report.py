@@ -27,9 +27,10 @@ def facts(run: Run, results: Sequence[Stacked]) -> list[str]:
         f"One architecture: pixels over {sizes['std']:.4g}, space to depth, {_layers(sizes['depth'][0])} of "
         f"{sizes['channels']} channels, space to depth, {_layers(sizes['depth'][1])} of {4 * sizes['channels']} "
         f"channels, {sizes['hidden']} hidden units, logits; bounded by {sizes['gamma']:.4g} from normalised images to "
-        "logits, but for the plain one. A layer that is an equilibrium stands once for all of its scale. All rows have "
-        f"the same {config['epochs']} epochs, seed, optimizer and batches; the loss is {config['loss']}, but where a "
-        "row is named for another.",
+        "logits, but for the plain one. A layer that is an equilibrium stands once for all of its scale. Hidden "
+        "units and logits are of the row's own kind, of SLL sandwich layers, of mix an equilibrium. All rows have "
+        f"the same {config['epochs']} epochs, seed, optimizer and batches, and but for the plain one the same learning "
+        f"rate; the loss is {config['loss']}, but where a row is named for another.",
         "Radii are in the l2 norm and in pixels of [0, 1]. What is certified is proved from the weights alone, on all "
         "test images, with the solver's error and all rounding accounted for; layers of other packages are read as the "
         "plain convolutions and matrices that they compute, and count with their norms; large convolutions, of more "

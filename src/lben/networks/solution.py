@@ -31,6 +31,7 @@ class Solution(Solved):
         alpha: the step; None for a method without one.
         state: what another call can start from; None where there is nothing.
         history: the residuals after every iteration, of shape (iterations, ...); None if they were not asked for.
+        recent: how many iterations were made since the solver last changed how it goes on.
         converged: which samples are within the tolerance, and not refuted.
 
     Examples:

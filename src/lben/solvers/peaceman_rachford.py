@@ -111,6 +111,17 @@ class PeacemanRachford(Splitting):
 
         Which of them is depends on the inputs as well: of trained networks of the same m and L one needed 10 iterations
         with steps of their own and 17 with one for all, the other 81 and 26. Both are proved to converge.
+
+        Args:
+            problem: what is to be solved.
+            iteration: the one at work.
+            z: what it has come to.
+            worst: the largest residual of the batch.
+            pace: the logarithm of what each of its steps has shrunk that by.
+            steps: how many it has made.
+
+        Returns:
+            None, to go on with the one at work.
         """
         single = problem.operator.single_step() if isinstance(iteration, SplittingIteration) else None
         if single is None or not worst < math.inf:
