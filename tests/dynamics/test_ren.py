@@ -304,3 +304,10 @@ def test_a_behaviour_is_not_exchanged_and_times_are_not_taken_for_samples() -> N
     assert net.behaviour == lben.Lipschitz(2.0)
     with pytest.raises(lben.InvalidInput, match="Samples would be taken for times"):
         lben.train.fit(net, (torch.zeros(50, 4, 1), torch.zeros(50, 4, 1)))
+
+
+def test_nothing_is_certified_of_a_network_with_hooks() -> None:
+    net = lben.REN(2, 3, 4, 1, behaviour=lben.Contracting(0.9))
+    net.register_forward_hook(lambda *_: None)
+    with pytest.raises(lben.InvalidInput, match="The network, REN, has hooks"):
+        lben.certify(net)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from lben import checks
 from lben.activations.base import Activation, check_activation, refuse_blocks
 from lben.activations.scalar import ReLU
 from lben.certify.certificate import Judged
@@ -302,6 +303,7 @@ def recurrent_of(net: Any, activation: Activation | None) -> RecurrentSubject | 
             return None
         if activation is not None:
             raise InvalidInput("activation is for bare weights: a network has its own.")
+        checks.untouched(f"The network, {type(net).__name__},", net)
         with torch.no_grad():
             weights = make()
         sigma = net.activation  # type: ignore[assignment]
