@@ -325,7 +325,7 @@ def measure(name: str, sections: dict[str, Callable[[], list[Row]]]) -> None:
     setting = {
         "on": date.today().isoformat(),
         "seed": str(SEED),
-        "lben": "0.1.0",
+        "lben": version("lben"),
         "torch": torch.__version__,
         "torchdeq": version("torchdeq"),
         "orthogonium": version("orthogonium"),

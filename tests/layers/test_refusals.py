@@ -22,7 +22,7 @@ PLAIN: list[nn.Module] = [
     *(nn.LayerNorm(4), nn.RMSNorm(4), nn.BatchNorm1d(4, track_running_stats=False), nn.BatchNorm1d(3)),
     *(nn.Bilinear(4, 4, 4), nn.Embedding(4, 4), nn.LSTM(4, 4), nn.GRU(4, 4), nn.RNN(4, 4), nn.Linear(3, 2)),
     *(nn.TransformerEncoderLayer(4, 2), nn.Conv1d(1, 1, 3), nn.ConvTranspose1d(1, 1, 3), nn.CrossEntropyLoss()),
-    *(nn.Unflatten(1, (2, 2)), nn.Flatten(0), nn.AlphaDropout(), nn.FeatureAlphaDropout()),
+    *(nn.Unflatten(1, (3, 2)), nn.Flatten(0), nn.AlphaDropout(), nn.FeatureAlphaDropout()),
     *(nn.ModuleList([nn.Linear(4, 4)]), spectral_norm(nn.Linear(4, 4)), nn.Conv2d(4, 2, 1), nn.MaxPool2d(2)),
 ]
 LAYERS: list[nn.Module] = [
