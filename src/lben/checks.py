@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import warnings
 from numbers import Integral, Real
@@ -11,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn.modules import module as everywhere
 
 from lben.errors import InvalidInput, MissingExtra, NotFinite
 
@@ -244,9 +246,22 @@ def features(name: str, tensor: Tensor, size: int, like: Tensor) -> Tensor:
     return there(name, tensor)
 
 
+def unchanged(kind: type, instead: str) -> None:
+    """Refuse a class of others that changes what one of lben's computes, of which proofs know."""
+    own = next(base for base in kind.__mro__ if base.__module__.startswith("lben."))
+    for name in vars(kind):
+        computes = name == "__call__" or not name.startswith("__")
+        if own is not kind and not inspect.isabstract(own) and computes and hasattr(own, name):
+            raise InvalidInput(
+                f"{kind.__name__} has its own {name}, and of {own.__name__} alone is known what it does: use {instead}."
+            )
+
+
 def untouched(what: str, module: nn.Module) -> None:
     """Refuse a module that may compute something else than its class, in lben or torch, says."""
     kinds = type(module).__mro__
+    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+        raise InvalidInput("There are hooks for all modules, which may do anything when one is called: remove them.")
     for name in vars(module):
         if callable(getattr(kinds[0], name, None)):
             raise InvalidInput(f"{what} has a {name} of its own, not that of its class: remove it first.")
@@ -256,14 +271,20 @@ def untouched(what: str, module: nn.Module) -> None:
             "or nn.utils.remove_weight_norm, nn.utils.prune.remove and their like)."
         )
     first = next(place for place, kind in enumerate(kinds) if kind.__module__.split(".")[0] in ("lben", "torch"))
-    ours = {"__call__"}.union(*(vars(kind) for kind in kinds[first:] if kind.__module__.startswith("lben.")))
+    ours = {name for kind in kinds[first:] if kind.__module__.startswith("lben.") for name in vars(kind)}
+    watched = {name for name in ours if not name.startswith("__")} - {"extra_repr"} | {"__iter__"} if ours else set()
     for name, value in (item for kind in kinds[:first] for item in vars(kind).items()):
-        acts = callable(value) or isinstance(value, property)
-        if len(ours) > 1 and name in ours and acts and (name == "__call__" or not name.startswith("__")):
+        if name in watched | {"__call__", "_call_impl"} and (callable(value) or isinstance(value, property)):
             raise InvalidInput(
-                f"{what} has a {name} of its own, and of {kinds[first].__name__} alone is known what it does: put what "
+                f"{what} has its own {name}, and of {kinds[first].__name__} alone is known what it does: put what "
                 "yours adds into a module around it."
             )
+
+
+def untouched_within(what: str, module: nn.Module) -> None:
+    """Refuse a module of which any part may compute something else than its class says."""
+    for name, part in module.named_modules():
+        untouched(f"{what.rstrip(',')}, its {name}," if name else what, part)
 
 
 def need(package: str, purpose: str, *, extra: str) -> Any:

@@ -102,6 +102,7 @@ class Code(nn.Module):
         super().__init__()
         self.f, self.g, self.code = nn.Linear(4, 4), nn.Linear(4, 4), code
         self.act, self.scale = nn.ReLU(inplace=True), nn.Parameter(torch.ones(4))
+        self.calm, self.steep = nn.ReLU(), nn.Threshold(-1e5, 0.0, inplace=True)
 
     def forward(self, x: Tensor) -> Any:
         return self.code(self, x)
@@ -120,16 +121,25 @@ def updated(m: Any, x: Tensor) -> Any:
     return y + z
 
 
+def sized(m: Any, x: Tensor) -> Any:
+    count, wide = x.shape
+    _ = wide * x.dim()
+    return m.f(x).view(count, -1)
+
+
 READ: list[Callable[[Any, Any], Any]] = [
     lambda m, x: x + m.f(x),
     lambda m, x: torch.relu(torch.add(m.f(x), x)).add(m.g(x)) + x,
     lambda m, x: m.act(m.f(x)) + m.g(torch.tanh(m.f(x))) + x + x,
     lambda m, x: F.leaky_relu(m.f(x), 0.2).contiguous() + F.elu(m.g(x), alpha=0.5),
-    lambda m, x: m.g(F.softplus(m.f(x), 2.0)) + F.hardtanh(x, -2.0, 0.5),
+    lambda m, x: m.g(F.softplus(m.f(x), 2.0, 40.0)) + F.hardtanh(x, -2.0, 0.5),
     lambda m, x: (m.f(x) + m.f(x)).reshape(x.shape[0], -1).sigmoid(),
     lambda m, x: m.f(x).view(-1, 4).flatten(1).relu_(),
     lambda m, x: torch.flatten(F.relu6(m.f(x), inplace=True), 1),
     lambda m, x: m.g(m.f(x) + m.g(x + m.f(x))),
+    lambda m, x: m.calm(m.g(m.calm(m.f(x)))) + m.g(x) + x,
+    lambda m, x: sum([m.f(x), m.g(x)]),
+    sized,
 ]
 
 
@@ -145,6 +155,13 @@ def test_what_is_read_is_the_same_function(code: Callable[[Any, Any], Any], dtyp
     tight, product = lben.tightest_bound(stack).gamma, stack.bound()
     assert tight is not None
     assert steepest(net, (4,)) <= tight <= product
+
+
+def far_off(m: Any, x: Tensor) -> Any:
+    """Differs from its layers at inputs that no comparison is made on."""
+    y = m.f(x)
+    y.masked_fill_(y > 1e4, 0)
+    return m.g(torch.relu(y))
 
 
 REFUSED: list[tuple[Callable[[Any, Any], Any], str]] = [
@@ -169,6 +186,8 @@ REFUSED: list[tuple[Callable[[Any, Any], Any], str]] = [
     (branchy, "sums that overlap"),
     (updated, r"iadd .* works in place on what .* uses afterwards"),
     (lambda m, x: None, "not one tensor"),
+    (far_off, r"masked_fill_ \(node masked_fill_\) is no part of what forward returns"),
+    (lambda m, x: (y := m.f(x), m.steep(y), m.g(y))[2], "steep is no part of what forward returns"),
 ]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,6 +135,32 @@ class _Mine(lben.Sequential):
         return y.square().mean()
 
 
+class _Scaled(lben.Normalize):
+    def forward(self, x: Tensor) -> Tensor:
+        return 10 * super().forward(x)
+
+
+class _Called(nn.Sequential):
+    def __call__(self, *args: Any) -> Any:
+        return 10 * super().__call__(*args)
+
+
+class _Twice(nn.Sequential):
+    def __iter__(self) -> Iterator[nn.Module]:
+        return chain(super().__iter__(), super().__iter__())
+
+
+class _Replaced(lben.SLL):
+    def _call_impl(self, *args: Any, **named: Any) -> Any:
+        return 10 * self.forward(*args, **named)
+
+
+def _hooked_within(part: str) -> lben.LBEN:
+    net = lben.LBEN(3, 3, 2, gamma=1.0, normalize=lben.Normalize(0.0, 1.0))
+    _hooked(net.get_submodule(part))
+    return net
+
+
 def _hooked(module: Any) -> Any:
     module.register_forward_hook(lambda *args: 10 * args[2])
     return module
@@ -141,12 +169,18 @@ def _hooked(module: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: lben.Sequential(_Louder(3)), "Stage 0 _Louder has a forward of its own, and of SLL alone"),
-        (lambda: _Loud(lben.SLL(3)), "The network, _Loud, has a forward of its own"),
-        (lambda: lben.Sequential(_Loud(lben.SLL(3))), "Stage 0 _Loud has a forward of its own"),
+        (lambda: lben.Sequential(_Louder(3)), "Stage 0 _Louder has its own forward, and of SLL alone"),
+        (lambda: _Loud(lben.SLL(3)), "The network, _Loud, has its own forward"),
+        (lambda: lben.Sequential(_Loud(lben.SLL(3))), "Stage 0 _Loud has its own forward"),
         (lambda: lben.Sequential(_hooked(lben.SLL(3))), "Stage 0 SLL has hooks"),
         (lambda: _hooked(lben.Sequential(lben.SLL(3))), "The network, Sequential, has hooks"),
         (lambda: _hooked(lben.LBEN(3, 3, 2, gamma=1.0)), "The network, LBEN, has hooks"),
+        (lambda: _hooked_within("normalize"), "The network, LBEN, its normalize, has hooks"),
+        (lambda: lben.Sequential(_hooked_within("parameterization")), "Stage 0 LBEN, its parameterization, has hooks"),
+        (lambda: lben.LBEN(3, 3, 2, normalize=_Scaled(0.0, 1.0)), "its normalize, has its own forward, and of Norm"),
+        (lambda: lben.Sequential(_Called(nn.Linear(3, 3)), in_shape=3), "_Called has its own __call__"),
+        (lambda: lben.Sequential(_Twice(nn.Linear(3, 3)), in_shape=3), "Stage 0 _Twice has no known bound"),
+        (lambda: lben.Sequential(_Replaced(3)), "Stage 0 _Replaced has its own _call_impl"),
     ],
 )
 def test_nothing_is_proved_of_code_that_is_not_read(make: Callable[[], lben.Sequential], words: str) -> None:
@@ -154,5 +188,100 @@ def test_nothing_is_proved_of_code_that_is_not_read(make: Callable[[], lben.Sequ
         lben.certify(make().eval())
 
 
+def test_nor_where_hooks_are_set_for_all_modules() -> None:
+    net = lben.Sequential(lben.SLL(3))
+    hook = nn.modules.module.register_module_forward_hook(lambda *args: 10 * args[2])
+    try:
+        with pytest.raises(lben.InvalidInput, match="There are hooks for all modules"):
+            lben.certify(net)
+    finally:
+        hook.remove()
+    assert lben.certify(net)
+
+
+def test_what_a_layer_of_lben_computes_is_not_changed_by_a_class_made_of_it() -> None:
+    with pytest.raises(lben.InvalidInput, match=r"Louder has its own __call__, and of ReLU alone .* lben\.Elementwise"):
+
+        class Louder(lben.ReLU):
+            def __call__(self, v: Tensor) -> Tensor:
+                return 10 * super().__call__(v)
+
+    with pytest.raises(lben.InvalidInput, match="Wider has its own project, and of Box alone"):
+
+        class Wider(lben.Box):
+            def project(self, v: Tensor) -> Tensor:
+                return 10 * super().project(v)
+
+
 def test_a_stack_of_ones_own_that_computes_the_same_is_one() -> None:
     assert lben.certify(_Mine().eval())
+
+
+FIRST: list[nn.Module] = [
+    *(nn.BatchNorm1d(4), lben.MaxMin(), lben.PadChannels(6), nn.Unflatten(1, (2, 2)), nn.Flatten()),
+    lben.Residual(nn.BatchNorm1d(4)),
+]
+
+
+@pytest.mark.parametrize("first", FIRST, ids=[type(stage).__name__ for stage in FIRST])
+@pytest.mark.parametrize("leading", [(), (3,), (2, 4), (4, 1, 2), (0, 3)], ids=str)
+def test_all_dimensions_in_front_of_a_sample_are_batch(first: nn.Module, leading: tuple[int, ...]) -> None:
+    """As for certificates, though many stages of torch count dimensions from the batch."""
+    for part in first.modules():
+        if isinstance(part, nn.BatchNorm1d):
+            part.running_var.copy_(torch.tensor([1e-2, 1.0, 4.0, 1e2]))  # type: ignore[union-attr]
+    net = lben.Sequential(first, nn.Flatten(), in_shape=4).eval()
+    x = torch.randn(*leading, 4)
+    rows = net(x.reshape(-1, 4))
+    assert torch.equal(net(x), rows.reshape(*leading, rows.shape[1]))
+
+
+def test_values_by_channel_are_for_images_alone() -> None:
+    for shape in ((3, 1), (3, 5), (3, 2, 4, 5)):
+        with pytest.raises(lben.InvalidInput, match="Stage 0 Normalize has 3 values, but its input has shape"):
+            lben.Sequential(lben.Normalize([0.0, 0.5, 1.0], 0.1), nn.ReLU(), in_shape=shape)
+    net = lben.Sequential(lben.Normalize(0.5, 0.25), nn.ReLU(), in_shape=(1, 5, 1))
+    assert net.bound("pixels") == pytest.approx(4.0)
+
+
+def test_a_softplus_that_jumps_is_not_certified_in_double_precision() -> None:
+    net = lben.Sequential(nn.Linear(2, 2), nn.Softplus(), nn.Linear(2, 2))
+    assert net.bound() > 0
+    with pytest.raises(lben.InvalidInput, match=r"Stage 1, a Softplus, jumps .* make it with threshold=37"):
+        net.double().bound()
+    net[1] = nn.Softplus(threshold=37)
+    assert net.bound() > 0
+    at = torch.tensor([37.0], dtype=torch.float64)
+    below, above = net[1](at), net[1](torch.nextafter(at, at + 1))
+    assert 0 <= above - below <= torch.nextafter(at, at + 1) - at
+
+
+def test_stacks_are_made_sliced_and_saved_in_mixed_precision(tmp_path: Path) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        net = lben.Sequential(lben.LBEN(4, 6, 4, gamma=1.0), lben.SLL(4))
+        part = net[:1]
+        lben.save(net, tmp_path / "net")
+    assert isinstance(part, lben.Sequential)
+    assert part.bound() == lben.Sequential(lben.load(tmp_path / "net")[0]).bound()
+
+
+def test_stages_are_added_by_their_places() -> None:
+    net = lben.Sequential(*(nn.Linear(3, 3) for _ in range(4)))
+    net.append(nn.Linear(3, 2)).insert(1, nn.Tanh()).extend([nn.Linear(2, 2)])
+    assert [type(stage).__name__[0] for stage in net] == ["L", "T", "L", "L", "L", "L", "L"]
+    assert list(net._modules) == [str(place) for place in range(7)]
+    assert net(torch.zeros(1, 3)).shape == (1, 2)
+    with pytest.raises(lben.InvalidInput, match="Stages with names of their own get no others"):
+        net[2:].append(nn.Linear(2, 2))  # type: ignore[operator]
+    with pytest.raises(lben.InvalidInput, match=r"takes modules, .* not 3"):
+        net.append(3)  # type: ignore[arg-type]
+
+
+def test_a_stack_without_numbers_is_refused_by_name() -> None:
+    with pytest.raises(lben.InvalidInput, match=r"0\.weight is on the meta device"):
+        lben.Sequential(nn.Linear(3, 3)).to("meta").bound()
+    layer = nn.Linear(3, 3)
+    layer.weight = nn.Parameter(layer.weight.detach().to_sparse())
+    sparse = lben.Sequential(layer)
+    with pytest.raises(lben.InvalidInput, match=r"0\.weight must be a dense tensor, not of layout sparse_coo"):
+        sparse.bound()

@@ -69,13 +69,15 @@ def test_half_of_the_images_are_mirrored_each_epoch_anew() -> None:
 
 def test_shifted_images_are_parts_of_larger_ones_with_repeated_edges() -> None:
     x = torch.rand(200, 3, 6, 7)
-    moved = Augmented("shift", 200, torch.Generator().manual_seed(0))(x, torch.arange(200))
+    shift = Augmented("shift", 200, torch.Generator().manual_seed(0))
+    moved = shift(x, torch.arange(200))
+    assert shift.moves is not None
     larger = nn.functional.pad(x, (SHIFT,) * 4, mode="replicate")
-    seen = set()
-    for image, around in zip(moved, larger, strict=True):
-        parts = [(h, w) for h in range(2 * SHIFT + 1) for w in range(2 * SHIFT + 1)]
-        seen |= {(h, w) for h, w in parts if torch.equal(image, around[:, h : h + 6, w : w + 7])}
-    assert seen == set(parts)
+    for image, around, (down, right) in zip(moved, larger, shift.moves.tolist(), strict=True):
+        h, w = SHIFT - down, SHIFT - right
+        assert torch.equal(image, around[:, h : h + 6, w : w + 7])
+    ways = range(-SHIFT, SHIFT + 1)
+    assert {tuple(move) for move in shift.moves.tolist()} == {(down, right) for down in ways for right in ways}
 
 
 def test_images_are_mirrored_first_and_then_moved() -> None:

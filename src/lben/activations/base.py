@@ -86,6 +86,7 @@ class Activation(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        checks.unchanged(cls, "lben.Elementwise(function)")
         for name in ("__call__", "derivative", "potential", "prox"):
             if name in vars(cls):
                 setattr(cls, name, plain_spoken(vars(cls)[name]))

@@ -39,6 +39,10 @@ class ConvexSet(ABC):
     separable: bool = False
     """Whether it is a product of intervals: its units then act alone."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        checks.unchanged(cls, "a set of lben's as it is")
+
     @abstractmethod
     def project(self, v: Tensor) -> Tensor:
         """The nearest point of the set.

@@ -53,6 +53,8 @@ def subject_of(net: Examined, activation: Activation | None = None) -> Subject:
     checks.untouched(f"The network, {type(net).__name__},", net)
     with torch.no_grad():
         weights = net.weights()
+    if not isinstance(weights, Stack):
+        checks.untouched_within(f"The network, {type(net).__name__},", net)
     normalize = None if net.normalize is None else copy.deepcopy(net.normalize).to("cpu", torch.float64).validate()
     if isinstance(weights, Stack):
         return _kept_stack(net, StackSubject.of(weights, Identity(), normalize))

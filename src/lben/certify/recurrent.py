@@ -303,7 +303,7 @@ def recurrent_of(net: Any, activation: Activation | None) -> RecurrentSubject | 
             return None
         if activation is not None:
             raise InvalidInput("activation is for bare weights: a network has its own.")
-        checks.untouched(f"The network, {type(net).__name__},", net)
+        checks.untouched_within(f"The network, {type(net).__name__},", net)
         with torch.no_grad():
             weights = make()
         sigma = net.activation  # type: ignore[assignment]

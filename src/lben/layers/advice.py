@@ -55,9 +55,9 @@ def _special(module: nn.Module) -> str | None:
     if kind is nn.PixelUnshuffle and isinstance(module, nn.PixelUnshuffle):
         return f"use lben.SpaceToDepth({module.downscale_factor}), which is the same"
     if kind is nn.ELU and isinstance(module, nn.ELU):
-        return f"make it with an alpha in [0, 1], not {module.alpha}, for slopes must lie there"
+        return f"make it with an alpha in (0, 1], not {module.alpha}, for slopes must lie in [0, 1]"
     if kind is nn.Hardtanh:
-        return "make it with a finite min_val"
+        return "make it with a finite min_val, and a max_val that is not next to it"
     if kind is nn.Softplus and isinstance(module, nn.Softplus):
         return f"make it with beta > 0 and threshold >= 20, not {module.beta} and {module.threshold}"
     return None

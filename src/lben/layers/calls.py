@@ -132,6 +132,13 @@ def works_in_place(node: fx.Node, module: nn.Module) -> bool:
     return node.target in _IN_PLACE or bool(node.kwargs.get("inplace", False))
 
 
+def reads_size(node: fx.Node) -> bool:
+    """Whether it asks a tensor for its sizes."""
+    if node.op == "call_method":
+        return node.target in ("size", "dim", "numel")
+    return node.target is getattr and node.args[1] in ("shape", "ndim", "dtype", "device")
+
+
 def _part(node: fx.Node, module: nn.Module) -> nn.Module:
     return module.get_submodule(_inner(str(node.target)))
 
@@ -199,6 +206,8 @@ def _sum(node: fx.Node) -> Call:
             f"{place_of(node)} scales what it adds: put alpha into the weights of the last layer before."
         )
     nodes = tuple(value for value in values if isinstance(value, fx.Node))
+    if node.target is operator.add and len(nodes) == 1 and 0 in (value for value in values if isinstance(value, int)):
+        return Call(nodes, lambda _: None)  # as sum([..]) begins
     if len(nodes) != len(values) or len(nodes) != 2:
         raise InvalidInput(f"{place_of(node)} must add two tensors; a constant belongs into the bias of a layer.")
     return Call(nodes, lambda _: None)

@@ -28,6 +28,7 @@ from lben.layers.shapes import MaxMin, PadChannels, SpaceToDepth
 from lben.layers.sll import SLL, ConvSLL
 from lben.layers.stack import Sequential
 from lben.networks.description import MOST_UNITS, Kinds, build_network, build_normalize, check_own
+from lben.networks.foreign import is_sequence
 from lben.networks.imported import Residual
 from lben.normalize import Normalize
 from lben.solvers.description import build_solver
@@ -169,7 +170,7 @@ def _describe(module: nn.Module, kinds: Kinds) -> dict[str, Any]:
     kind = type(module)
     if kind is Sequential and isinstance(module, Sequential):
         return {"name": "Sequential", **describe_stack(module, kinds)}
-    if isinstance(module, nn.Sequential) and kind.forward is nn.Sequential.forward:
+    if is_sequence(module):
         return {"name": "nn.Sequential", **_describe_stages(module, kinds)}
     if isinstance(module, Residual):
         return {"name": "Residual", "body": _describe(module.body, kinds)["stages"]}

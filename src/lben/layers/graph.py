@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -14,7 +14,7 @@ from lben import checks
 from lben.certify.kinds import subject_of
 from lben.errors import InvalidInput
 from lben.layers.base import Layer
-from lben.layers.calls import Call, call_of, passes_input, place_of, works_in_place
+from lben.layers.calls import Call, call_of, passes_input, place_of, reads_size, works_in_place
 from lben.layers.parallel import Parallel
 from lben.layers.reading import stages_of
 from lben.layers.stack import Sequential
@@ -133,6 +133,7 @@ class _Walk:
         self.output = last.args[0]
         self.order = {node: place for place, node in enumerate(nodes)}
         self.calls = self._reachable()
+        self._refuse_unused()
         self.forks: dict[fx.Node, fx.Node] = {}
         for node in sorted(self.calls, key=self.order.__getitem__):
             before, *others = self.calls[node].inputs
@@ -151,6 +152,21 @@ class _Walk:
                 found[node] = call_of(node, self.module)
                 waiting += found[node].inputs
         return found
+
+    def _refuse_unused(self) -> None:
+        """Refuse what is computed beside the output, and may change a tensor that the output is made of."""
+        sizes: set[fx.Node] = set()
+        unused: fx.Node | None = None
+        for node in self.order:
+            if reads_size(node) or (node.all_input_nodes and sizes.issuperset(node.all_input_nodes)):
+                sizes.add(node)
+            elif node not in self.calls and node.op.startswith("call"):
+                unused = node
+        if unused is not None:
+            raise InvalidInput(
+                f"{place_of(unused)} is no part of what forward returns, and may change it: use what it gives, or "
+                "leave it out."
+            )
 
     def _common(self, one: fx.Node, other: fx.Node) -> fx.Node:
         """The last node that all ways to both go through."""
@@ -216,7 +232,7 @@ class _Walk:
             if type(inner) is Residual:
                 branches += [[], list(inner.body)]
             elif type(inner) is Parallel:
-                branches += [list(branch.children()) for branch in inner.branches]
+                branches += [list(cast(nn.Sequential, branch)) for branch in inner.branches]
             else:
                 branches.append(stages)
         if len(ends) > 1:

@@ -15,9 +15,10 @@ from lben.layers.advice import advice
 from lben.layers.parallel import Parallel
 from lben.networks.base import BaseNetwork
 from lben.networks.convolutional import ConvNetwork
-from lben.networks.foreign import DROPOUTS, known_activation, name_of
+from lben.networks.foreign import DROPOUTS, is_sequence, known_activation, name_of
 from lben.networks.imported import Residual, refuse_in_place
 from lben.normalize import Normalize
+from lben.numerics.rounding import full_precision
 from lben.weights.linear import AveragePool, Convolution, Linear, Scaling, Standardize
 from lben.weights.stages import Equilibrium, Flatten, MaxPool, Pointwise, Shape, Stage, Sum
 
@@ -29,6 +30,7 @@ class Layer(Protocol):
     def stage(self, in_shape: Shape) -> Stage: ...
 
 
+@full_precision()
 def read(modules: Sequence[nn.Module] | nn.Sequential, shape: Shape, path: str = "") -> tuple[Stage, ...]:
     """The stages of modules, one after another, if each fits what the one before it gives.
 
@@ -55,6 +57,8 @@ def stages_of(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
 def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
     name = f"{where} {name_of(module)}"
     checks.untouched(f"Stage {name}", module)
+    if isinstance(module, BaseNetwork | Layer):
+        checks.untouched_within(f"Stage {name}", module)
     if isinstance(module, BaseNetwork):
         return _network(module, shape, name)
     if isinstance(module, Layer) and any(kind.__module__.startswith("lben.") for kind in type(module).__mro__):
@@ -62,7 +66,7 @@ def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
             return (replace(module.stage(shape), name=name),)
         except InvalidInput as error:
             raise InvalidInput(f"Stage {name}: {error}") from error
-    if isinstance(module, nn.Sequential) and _forward_is(module, nn.Sequential):
+    if is_sequence(module):
         return read(module, shape, f"{where}.")
     if type(module) is Residual:
         return (_sum({"": nn.Sequential(), where: module.body}, shape, name),)
@@ -115,12 +119,12 @@ def _standardize(module: Normalize, shape: Shape, name: str) -> Stage:
     module.validate()
     features = prod(shape)
     mean, std = (part.expand(module.features) for part in (module.mean, module.std))
-    if module.features == shape[0] and len(shape) > 1:
-        mean, std = (part.repeat_interleave(features // shape[0]) for part in (mean, std))
+    if module.features > 1 and shape != (module.features,):
+        if len(shape) != 3 or module.features != shape[0]:
+            raise InvalidInput(f"Stage {name} has {module.features} values, but its input has shape {shape}.")
         if shape[-1] == shape[0]:
             raise InvalidInput(f"Stage {name} could mean the channels or the columns of {shape}: give it one value.")
-    elif module.features != 1 and shape != (module.features,):
-        raise InvalidInput(f"Stage {name} has {module.features} values, but its input has shape {shape}.")
+        mean, std = (part.repeat_interleave(features // shape[0]) for part in (mean, std))
     return Standardize(name, shape, mean, std)
 
 
@@ -256,7 +260,3 @@ def _image(shape: Shape, name: str, channels: int | None = None) -> None:
 
 def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
-def _forward_is(module: nn.Module, kind: type[nn.Module]) -> bool:
-    return type(module).forward is kind.forward

@@ -19,6 +19,7 @@ from lben.layers.names import check_names
 from lben.layers.reading import read
 from lben.networks.base import BaseNetwork
 from lben.networks.convolutional import ConvNetwork
+from lben.networks.foreign import SMOOTH
 from lben.networks.imported import Residual
 from lben.normalize import Normalize
 from lben.weights.stages import Shape, Stack, Stage, Sum
@@ -72,9 +73,8 @@ class Sequential(nn.Sequential):
         """What stands between pixels and the input: a `Normalize` at the head, or that of a network there."""
         first = self[0]
         if type(first) is Normalize:
-            times = self.in_features // self.in_shape[0]
-            images = len(self.in_shape) > 1 and first.features == self.in_shape[0]
-            return first.repeated(times) if images else first
+            channels = len(self.in_shape) > 1 and first.features > 1
+            return first.repeated(self.in_features // self.in_shape[0]) if channels else first
         return first.normalize if isinstance(first, BaseNetwork) else None
 
     def weights(self) -> Stack:
@@ -89,7 +89,19 @@ class Sequential(nn.Sequential):
         for name, part in self.named_modules():
             if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d) and part.training:
                 raise InvalidInput(f"Stage {name}, a batch norm, is linear in evaluation alone: call .eval() first.")
+            if isinstance(part, nn.Softplus) and part.threshold < SMOOTH and self._is_double():
+                raise InvalidInput(
+                    f"Stage {name}, a Softplus, jumps at its threshold, {part.threshold}, by more than the rounding of "
+                    f"double precision: make it with threshold={SMOOTH}."
+                )
+        for name, tensor in chain(self.named_parameters(), self.named_buffers()):
+            if checks.there(name, tensor).layout is not torch.strided:
+                raise InvalidInput(f"{name} must be a dense tensor, not of layout {str(tensor.layout)[6:]}.")
         return self._read()
+
+    def _is_double(self) -> bool:
+        """Whether its inputs may be of double precision."""
+        return all(parameter.dtype == torch.float64 for parameter in self.parameters())
 
     def _read(self) -> Stack:
         stages = read(self, self.in_shape)
@@ -148,14 +160,17 @@ class Sequential(nn.Sequential):
             raise InvalidInput(f"x must be a torch.Tensor, not {type(x).__name__}.")
         if len(self.in_shape) > 1 and x.dim() == 2 and x.shape[1] == self.in_features:
             x = x.reshape(-1, *self.in_shape)
-        if tuple(x.shape[-len(self.in_shape) :]) != self.in_shape:
+        leading = x.shape[: max(x.dim() - len(self.in_shape), 0)]
+        if tuple(x.shape[len(leading) :]) != self.in_shape:
             raise InvalidInput(
                 f"x has shape {tuple(x.shape)}, but this stack is made for samples of shape {self.in_shape}: its bound "
                 "holds for them alone. Make one with another in_shape of the same stages."
             )
+        if len(leading) != 1:  # some stages count dimensions from the batch
+            x = x.reshape(math.prod(leading), *self.in_shape)
         for stage in self:
             x = stage(x)
-        return x
+        return x if len(leading) == 1 else x.reshape(*leading, *x.shape[1:])
 
     def bound(self, domain: Domain = "input") -> float:
         """A Lipschitz bound, checked now from the weights: the product of what bounds the stages.
@@ -180,6 +195,17 @@ class Sequential(nn.Sequential):
         plain = nn.Sequential(OrderedDict((name, self.get_submodule(name)) for name in names))
         before = list(self._modules).index(names[0]) if names else 0
         return self._stack(plain, list(self)[:before])
+
+    def append(self, module: nn.Module) -> Sequential:
+        """One more stage, behind the others."""
+        return self.insert(len(self), module)
+
+    def insert(self, index: int, module: nn.Module) -> Sequential:
+        """One more stage, in front of the one at `index`."""
+        if list(self._modules) != [str(place) for place in range(len(self))]:
+            raise InvalidInput("Stages with names of their own get no others: make lben.Sequential(*stack, module).")
+        super().insert(index, _module(module))
+        return self
 
     def __add__(self, other: nn.Sequential) -> nn.Sequential:
         """The stages of both, as a stack, or as a plain `nn.Sequential` where they make none."""
@@ -222,7 +248,7 @@ def _shape(stages: list[nn.Module], given: Sequence[int] | int | None) -> Shape:
         features = getattr(stage, "in_features", None)
         if isinstance(features, int):
             return (features,)
-        if isinstance(stage, Residual | nn.Sequential) and len(inner := _inside(stage)):
+        if isinstance(stage, Residual | nn.Sequential) and len(inner := _parts(stage)):
             return _shape(inner, None)
         if not isinstance(stage, Normalize):
             break
@@ -230,5 +256,5 @@ def _shape(stages: list[nn.Module], given: Sequence[int] | int | None) -> Shape:
     raise InvalidInput(f"The first stage, {first}, fits many inputs: say in_shape=(..), the shape of one sample.")
 
 
-def _inside(stage: nn.Module) -> list[nn.Module]:
-    return list(stage.body) if isinstance(stage, Residual) else list(stage.children())
+def _parts(stage: Residual | nn.Sequential) -> list[nn.Module]:
+    return list(stage.body if isinstance(stage, Residual) else stage)

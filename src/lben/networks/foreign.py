@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ POOLS = (nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
 SHAPES = (nn.Flatten, nn.Unflatten)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+SMOOTH = 37
+"""The least threshold of a softplus at which what it jumps by, log1p(e^-t), is lost in double precision."""
+_NARROW = 1e-300  # whose inverse is a double, too
 LINEAR = (nn.Linear, nn.Conv2d, nn.Identity, *POOLS, *SHAPES, *DROPOUTS, *NORMS)
 
 
@@ -73,7 +77,7 @@ def known_activation(stage: nn.Module, where: str) -> Known:
         return Known(units.ReLU(), outer=1 - stage.negative_slope, through=stage.negative_slope)
     if kind is nn.Hardtanh and isinstance(stage, nn.Hardtanh) and stage.max_val == math.inf > abs(stage.min_val):
         return Known(units.ReLU(), shift=-stage.min_val, offset=stage.min_val)
-    if kind in (nn.Hardtanh, nn.ReLU6) and isinstance(stage, nn.Hardtanh) and stage.max_val - stage.min_val < math.inf:
+    if kind in (nn.Hardtanh, nn.ReLU6) and isinstance(stage, nn.Hardtanh) and _NARROW < _width(stage) < math.inf:
         half, middle = (stage.max_val - stage.min_val) / 2, (stage.max_val + stage.min_val) / 2
         return Known(units.HardTanh(), inner=1 / half, shift=-middle / half, outer=half, offset=middle)
     if kind is nn.ELU and isinstance(stage, nn.ELU):
@@ -83,12 +87,16 @@ def known_activation(stage: nn.Module, where: str) -> Known:
     raise InvalidInput(f"Layer {where}, {name_of(stage)}, {_unknown(stage)}.")
 
 
+def _width(stage: nn.Hardtanh) -> float:
+    return stage.max_val - stage.min_val
+
+
 def _unknown(stage: nn.Module) -> str:
     """Why a module cannot be read, and what to do."""
     if nn.utils.parametrize.is_parametrized(stage):
         return "is parametrized: make its weights plain first, by nn.utils.parametrize.remove_parametrizations"
     if type(stage) is nn.Hardtanh:
-        return "must have a finite min_val"
+        return f"must have a finite min_val, and a max_val that is more than {_NARROW:g} above it"
     if type(stage) is nn.Softplus:
         return f"must have beta > 0 and threshold >= 20, not {stage.beta} and {stage.threshold}"
     home = type(stage).__module__
@@ -107,6 +115,12 @@ def _unknown(stage: nn.Module) -> str:
         "is a module of its own kind, whose code is not read: write it with nn.Sequential and the layers of torch, and "
         "x + f(x) as lben.Residual(f)"
     )
+
+
+def is_sequence(module: nn.Module) -> TypeGuard[nn.Sequential]:
+    """Whether it does what an `nn.Sequential` does, and not something of its own with what it holds."""
+    own = (getattr(type(module), name, None) is getattr(nn.Sequential, name) for name in ("forward", "__iter__"))
+    return isinstance(module, nn.Sequential) and all(own)
 
 
 def name_of(stage: object) -> str:

@@ -31,6 +31,7 @@ from lben.networks.foreign import (
     Known,
     check_there,
     convolution_like,
+    is_sequence,
     known_activation,
     name_of,
 )
@@ -116,7 +117,7 @@ def from_sequential(module: nn.Module, *, input_shape: int | Sequence[int] | Non
         raise InvalidInput(f"from_sequential takes an nn.Sequential, not {type(module).__name__}.")
     like = check_there(module)
     _refuse_hooks(module, "0")
-    stages = _parts(module) if _is_sequence(module) else [module]
+    stages = _parts(module) if is_sequence(module) else [module]
     normalize = None
     if stages and type(stages[0]) is Normalize:
         _refuse_hooks(stages[0], "0")
@@ -215,7 +216,7 @@ class _Walk:
     def stage(self, stage: nn.Module, state: _Affine, where: str) -> _Affine:
         """The output of one module as an affine function, by which units may be added."""
         _refuse_hooks(stage, where)
-        if _is_sequence(stage):
+        if is_sequence(stage):
             return self.sequence(_parts(stage), state, f"{where}.")
         if type(stage) is Residual:
             _refuse_hooks(stage.body, where)
@@ -326,11 +327,6 @@ def refuse_in_place(body: Sequence[nn.Module], path: str) -> bool:
         if not passes:
             return False
     return True
-
-
-def _is_sequence(stage: nn.Module) -> bool:
-    """Whether it does what an `nn.Sequential` does, and not something of its own with what it holds."""
-    return isinstance(stage, nn.Sequential) and type(stage).forward is nn.Sequential.forward
 
 
 def _parts(sequence: nn.Module) -> list[nn.Module]:

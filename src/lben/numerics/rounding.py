@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -20,6 +20,16 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Mixed precision off."""
+    with ExitStack() as settings:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                settings.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
 def undisturbed(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Run a function with gradients on, and with mixed precision and the flushing of small numbers to zero off."""
 
@@ -31,9 +41,7 @@ def undisturbed(function: Callable[Arguments, Result]) -> Callable[Arguments, Re
             if float(torch.tensor(_SUBNORMAL, dtype=torch.float64) * 1) == 0:
                 torch.set_flush_denormal(False)
                 settings.callback(torch.set_flush_denormal, True)
-            for device in ("cpu", "cuda"):
-                if torch.is_autocast_enabled(device):
-                    settings.enter_context(torch.autocast(device, enabled=False))
+            settings.enter_context(full_precision())
             try:
                 return function(*args, **kwargs)
             except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]

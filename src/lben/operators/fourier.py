@@ -249,9 +249,9 @@ class FourierOperator(Operator):
         """1/sqrt(m L), for the frequencies that converge last, and the rate it has where I - W is symmetric."""
         bound, inverse = self._facts.monotonicity_bound, self._facts.quick[1]
         m = self.monotonicity if bound is None else bound
-        if not (m > 0 and inverse > 0 and 1 < 1 / (m * inverse) < math.inf):
+        root = math.sqrt(1 / (m * inverse)) if m > 0 and inverse > 0 and m * inverse > 0 else math.inf
+        if not 1 < root < math.inf:
             return None
-        root = math.sqrt(1 / (m * inverse))
         return math.sqrt(inverse / m), (root - 1) / (root + 1)
 
     @property
