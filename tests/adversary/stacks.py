@@ -45,6 +45,8 @@ def _linear_stages(r: Random) -> tuple[list[nn.Module], tuple[int, ...]]:
         stages.append(nn.Conv2d(shape[0], channels, k, stride=r.choice((1, 2)), padding=1, bias=False))
         shape = _after(stages[-1], shape)
         if r.random() < 0.5:
+            stages.append(_batch_norm(r, nn.BatchNorm2d(channels, eps=0.0)))
+        if r.random() < 0.5:
             same = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
             stages.append(lben.Residual(same) if r.random() < 0.5 else same)
         if min(shape[1:]) > 1 and r.random() < 0.5:
@@ -58,6 +60,8 @@ def _linear_stages(r: Random) -> tuple[list[nn.Module], tuple[int, ...]]:
         if kind == "linear":
             stages.append(nn.Linear(width, after))
             width = after
+            if r.random() < 0.5:
+                stages.append(_batch_norm(r, nn.BatchNorm1d(width, eps=0.0)))
         elif kind == "residual":
             stages.append(lben.Residual(nn.Linear(width, width)))
         elif kind == "normalize":
@@ -75,6 +79,13 @@ def _linear_stages(r: Random) -> tuple[list[nn.Module], tuple[int, ...]]:
     return stages, first
 
 
+def _batch_norm(r: Random, norm: nn.BatchNorm1d | nn.BatchNorm2d) -> nn.Module:
+    """One of variance 1, so that it multiplies by its weight, in rational numbers too."""
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor([10.0 ** r.uniform(-4, 4) * r.choice((-1, 0, 1)) for _ in norm.weight]))
+    return norm.double().eval()
+
+
 def _jacobian(stage: nn.Module, shape: tuple[int, ...]) -> Any:
     """The matrix of a linear stage, in rational numbers."""
     if isinstance(stage, nn.Flatten):
@@ -86,6 +97,9 @@ def _jacobian(stage: nn.Module, shape: tuple[int, ...]) -> Any:
     if isinstance(stage, lben.Normalize):
         size = math.prod(shape)
         return exact.diagonal([1 / exact.rational(float(std)) for std in stage.std.expand(size)])
+    if isinstance(stage, nn.BatchNorm1d | nn.BatchNorm2d):
+        pixels = math.prod(shape[1:])
+        return exact.diagonal([exact.rational(scale) for scale in stage.weight.tolist() for _ in range(pixels)])
     if isinstance(stage, lben.LBEN):
         weights = stage.weights()
         found = exact.Exact.of(weights).jacobian([1] * weights.hidden_features)

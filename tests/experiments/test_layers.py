@@ -115,7 +115,7 @@ def test_layers_of_others_are_certified_as_what_they_compute() -> None:
 def test_a_run_of_some_rows_goes_on_with_the_others_and_is_reported(tmp_path: Path) -> None:
     chosen = [tiny()[name] for name in ("plain", "SLL", "mix")]
     options = {"title": "Layers <small>", "command": "lben reproduce layers", "study": layers.STUDY}
-    first = run(chosen, some(), tmp_path, only=["SLL"], **options)  # type: ignore[arg-type]
+    first = run(chosen, some(), tmp_path, only=["sll"], **options)  # type: ignore[arg-type]
     assert [result.row["name"] for result in first] == ["SLL"]
     assert "2 of 3 rows are not finished" in write_report(tmp_path)[1].read_text()
     run(chosen, some(), tmp_path, **options)  # type: ignore[arg-type]

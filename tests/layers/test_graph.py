@@ -269,3 +269,37 @@ def test_branches_side_by_side() -> None:
         lben.Sequential(lben.Parallel(nn.Linear(3, 3), nn.Linear(3, 4)), in_shape=3)
     with pytest.raises(lben.InvalidInput, match="works in place on the input"):
         lben.Sequential(lben.Parallel(nn.Linear(3, 3), nn.ReLU(inplace=True)), in_shape=3)
+
+
+class Pooled(nn.Module):
+    def __init__(self, code: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.head, self.code = nn.Conv2d(1, 4, 3), nn.Linear(4, 2), code
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.code(self.conv(x)))
+        return y
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda x: x.mean((2, 3)),
+        lambda x: torch.mean(x, dim=[-1, -2]),
+        lambda x: x.mean(dim=(2, 3), keepdim=True).flatten(1),
+    ],
+)
+def test_means_of_all_pixels_are_pools(code: Callable[[Tensor], Tensor]) -> None:
+    net = Pooled(code).eval()
+    stack = lben.read(net, (1, 8, 8))
+    x = torch.rand(5, 1, 8, 8)
+    assert torch.allclose(stack(x), net(x), atol=1e-6)
+    assert steepest(net, (1, 8, 8)) <= stack.bound()
+
+
+@pytest.mark.parametrize("code", [lambda x: x.mean(2).mean(2), lambda x: x.mean(), lambda x: x.mean(1)])
+def test_other_means_are_refused(code: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(
+        lben.InvalidInput, match=r"must take the mean of all pixels of images: write x\.mean\(\(2, 3\)\)"
+    ):
+        lben.read(Pooled(code).eval(), (1, 8, 8))

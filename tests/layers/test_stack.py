@@ -285,3 +285,29 @@ def test_a_stack_without_numbers_is_refused_by_name() -> None:
     sparse = lben.Sequential(layer)
     with pytest.raises(lben.InvalidInput, match=r"0\.weight must be a dense tensor, not of layout sparse_coo"):
         sparse.bound()
+
+
+def test_samples_of_another_kind_are_refused_before_torch_sees_them() -> None:
+    net = lben.Sequential(nn.Conv2d(1, 2, 3), in_shape=(1, 6, 6)).eval()
+    for x, words in (
+        (torch.zeros(2, 1, 6, 6, dtype=torch.uint8), "x is uint8, but this stack is float32: convert one of them"),
+        (torch.zeros(2, 1, 6, 6, dtype=torch.float64), "x is float64, but this stack is float32"),
+    ):
+        with pytest.raises(lben.InvalidInput, match=words):
+            net(x)
+    assert net(torch.zeros(1, 6, 6)).shape == (2, 4, 4)
+    other = torch.zeros(2, 1, 7, 7)
+    for ask in (net, lambda x: lben.certified_radius(net, x), lambda x: lben.enclose(net, x)):
+        with pytest.raises(
+            lben.InvalidInput, match=r"x has shape \(2, 1, 7, 7\), but this stack is made for samples of"
+        ):
+            ask(other)
+
+
+def test_a_first_stage_is_named_before_its_input_is_asked_for() -> None:
+    for stage in (nn.LSTM(3, 3), nn.GELU(), nn.ModuleList([nn.Linear(3, 3)])):
+        with pytest.raises(lben.InvalidInput, match=f"Stage 0 {type(stage).__name__} has no known bound"):
+            lben.Sequential(stage)
+    with pytest.raises(lben.InvalidInput, match="The first stage, Conv2d, fits many inputs"):
+        lben.Sequential(nn.Conv2d(1, 1, 3))
+    assert lben.Sequential(lben.Parallel(nn.Sequential(), nn.Linear(3, 3))).in_shape == (3,)

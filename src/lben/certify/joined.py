@@ -16,7 +16,7 @@ from lben.activations.base import Activation, Scalar
 from lben.activations.scalar import Identity, PerUnit
 from lben.certify.certificate import known
 from lben.certify.dense import DenseSubject
-from lben.certify.links import Added, Link, Solved
+from lben.certify.links import Added, Link, Scaled, Solved
 from lben.errors import LbenError
 from lben.weights.dense import Weights
 from lben.weights.linear import Linear, Scaling, Standardize
@@ -36,7 +36,7 @@ def units_of(link: Link) -> int | None:
         weights = link.stage.weights
         return weights.hidden_features + weights.out_features if isinstance(weights, Weights) and single else None
     if isinstance(link, Added):
-        total = stage.out_features
+        total = 0 if isinstance(link, Scaled) else stage.out_features
         for inner in (inner for branch in link.branches for inner in branch):
             added = units_of(inner)
             if added is None:
@@ -99,6 +99,10 @@ class _Walk:
         stage = link.stage
         if isinstance(link, Solved):
             return self._solved(link, source)
+        if isinstance(link, Scaled):
+            for part in link.branches[0]:
+                source = self.add(part, source)
+            return source
         if isinstance(link, Added):
             return self._added(link, source)
         if isinstance(stage, Pointwise):

@@ -15,9 +15,8 @@ from lben.certify.certificate import Certificate, Factor
 from lben.certify.equilibria import EquilibriumSubject
 from lben.certify.evaluation import Evaluation, Reach
 from lben.certify.frequencies import TINY, UNIT
-from lben.certify.norms import convolution_norm, pool_norm
+from lben.certify.norms import linear_norm, pool_norm, scaled_norm
 from lben.certify.records import equilibrium_subject
-from lben.certify.verified import norm_above
 from lben.errors import InvalidInput, LbenError
 from lben.solvers.base import Solver
 from lben.weights.linear import AveragePool, Convolution, Linear, Scaling, Standardize
@@ -96,10 +95,8 @@ class Applied(Link):
     def _prove(self, *, rigorous: bool) -> Factor:
         """Of all that has no norm of its own, MaxMin, pooling by maxima, and what moves numbers about, it is one."""
         stage = self.stage
-        if isinstance(stage, Linear):
-            return Factor(self.name, norm_above(stage.weight[None], 0.0), "its norm")
-        if isinstance(stage, Convolution):
-            return Factor(self.name, *convolution_norm(stage))
+        if isinstance(stage, Linear | Convolution):
+            return Factor(self.name, *linear_norm(stage))
         if isinstance(stage, AveragePool):
             return Factor(self.name, *pool_norm(stage))
         if isinstance(stage, Scaling):
@@ -216,10 +213,44 @@ class Added(Link):
         return Evaluation(y, lost * _MORE, errors, converged)
 
 
+@dataclass(frozen=True, eq=False)
+class Scaled(Added):
+    """A matrix or a convolution and a scaling behind it, such as a batch norm: a sum of one branch, with one norm."""
+
+    @classmethod
+    def of(cls, before: Stage, scaling: Scaling) -> Scaled:
+        return cls(Sum(f"{before.name}, with {scaling.name}", before.in_shape, ((before, scaling),)))
+
+    @cached_property
+    def branches(self) -> tuple[tuple[Link, ...], ...]:
+        return (tuple(Applied(stage) for stage in self.stage.branches[0]),)
+
+    def _prove(self, *, rigorous: bool) -> Factor:
+        before, scaling = self.stage.branches[0]
+        assert isinstance(before, Linear | Convolution)
+        assert isinstance(scaling, Scaling)
+        return Factor(self.name, scaled_norm(before, scaling), "the norm of both as one")
+
+    def _search(self, *, rigorous: bool) -> Factor:
+        return self.proved_factor(rigorous=rigorous)
+
+
 def links_of(stages: Sequence[Stage]) -> tuple[Link, ...]:
     """The links of stages in double precision."""
     kinds: dict[type[Stage], type[Link]] = {Equilibrium: Solved, Sum: Added}
-    return tuple(kinds.get(type(stage), Applied)(stage) for stage in stages)
+    found: list[Link] = []
+    for stage in stages:
+        before = found[-1] if found else None
+        if isinstance(stage, Scaling) and type(before) is Applied and _takes_scales(before.stage):
+            found[-1] = Scaled.of(before.stage, stage)
+        else:
+            found.append(kinds.get(type(stage), Applied)(stage))
+    return tuple(found)
+
+
+def _takes_scales(stage: Stage) -> bool:
+    """Whether what scales its channels behind it scales rows of its weight."""
+    return isinstance(stage, Convolution) or (isinstance(stage, Linear) and len(stage.in_shape) == 1)
 
 
 def product(factors: Sequence[Factor]) -> float:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from lben.certify.frequencies import TINY, UNIT
 from lben.certify.verified import norm_above
 from lben.operators.grid import real_form
-from lben.weights.linear import AveragePool, Convolution
+from lben.weights.linear import AveragePool, Convolution, Linear, Scaling
 
 _MOST_ENTRIES = 2**22  # of a convolution that is looked at as the matrix it is
 _MOST_AT_ONCE = 2**24  # entries of all frequency blocks together
@@ -33,6 +33,24 @@ def convolution_norm(stage: Convolution) -> tuple[float, str]:
         return norm_above(matrix[None], float(torch.linalg.matrix_norm(off))), "its norm"
     kernel, grid = _polyphase(stage)
     return _circular_norm(kernel, grid), "the norm of a circular convolution above it"
+
+
+def linear_norm(stage: Linear | Convolution) -> tuple[float, str]:
+    """That of a matrix or a convolution."""
+    if isinstance(stage, Convolution):
+        return convolution_norm(stage)
+    return norm_above(stage.weight[None], 0.0), "its norm"
+
+
+def scaled_norm(stage: Linear | Convolution, scaling: Scaling) -> float:
+    """That of a map whose outputs are scaled by channel: of one map, the entries of which are rounded products.
+
+    Entry by entry they are off by a share of themselves, which is sqrt(rank) of the norm at most, or by an underflow.
+    """
+    scale = scaling.scale.reshape(-1, *[1] * (stage.weight.dim() - 1))
+    bound, _ = linear_norm(replace(stage, weight=stage.weight * scale, bias=None))
+    sizes = (stage.in_features, stage.out_features)
+    return bound * (1 + 4 * UNIT * math.sqrt(min(sizes))) + 2 * TINY * math.sqrt(prod(sizes))
 
 
 def pool_norm(stage: AveragePool) -> tuple[float, str]:

@@ -88,6 +88,8 @@ class StackSubject(Subject):
         checks.floating("x", x)
         if len(shape) > 1 and tuple(x.shape[-len(shape) :]) == shape:
             x = x.reshape(*x.shape[: -len(shape)], self.weights.in_features)
+        elif x.dim() == 0 or x.shape[-1] != self.weights.in_features:
+            raise InvalidInput(f"x has shape {tuple(x.shape)}, but this stack is made for samples of shape {shape}.")
         return super().flat(x)
 
     # --- proofs

@@ -115,8 +115,8 @@ class Subject(ABC):
     def dense(self) -> Subject:
         """The same function as one network of dense weights, on the same inputs; refused where there is none."""
         raise InvalidInput(
-            "Local bounds are for dense networks and dense stacks, and this one has convolutions, or stages "
-            "such as MaxMin that cannot be joined with others: use local=False."
+            "Local bounds are for dense networks and dense stacks, and this one has convolutions, or stages such as "
+            "MaxMin that cannot be joined with others: global bounds serve it, as in certified_radius(local=False)."
         )
 
     # --- well-posedness

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,12 +21,15 @@ from lben.experiments.layers import Dataset
 from lben.experiments.mnist import Recipe
 from lben.experiments.regions import reproduce_regions
 from lben.experiments.report import write_report
-from lben.experiments.running import Plan
+from lben.experiments.running import Plan, Task
 
-Only = Annotated[list[str] | None, typer.Option(help="The name of a row to run now; may be repeated.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Few epochs on the embedded images: some minutes.")]
 Jobs = Annotated[int | None, typer.Option(help="Rows side by side, one core each.", show_default="all cores")]
 Cluster = Annotated[str | None, typer.Option(help="The address of a Dask scheduler that is to run the rows instead.")]
+
+
+def _rows(tasks: Sequence[Task[Any]]) -> str:
+    return f"A row to run now; may be repeated: {', '.join(task.name for task in tasks)}."
 
 
 def mnist(
@@ -60,7 +63,7 @@ def svhn(
     third: Annotated[
         bool, typer.Option("--third", help="Train on a fixed third of the training images: hours, not a day.")
     ] = False,
-    only: Only = None,
+    only: Annotated[list[str] | None, typer.Option(help=_rows(svhn_study.rows()))] = None,
     data: DataFolder = None,
     seed: Seed = 0,
     quick: Quick = False,
@@ -85,11 +88,11 @@ def layers(
         typer.Argument(help="The folder of the run; runs/layers-DATASET, or -quick, if not given.", show_default=False),
     ] = None,
     dataset: Annotated[Dataset, typer.Option(help="The images to train on.")] = "svhn",
-    only: Only = None,
+    only: Annotated[list[str] | None, typer.Option(help=_rows(layers_study.quick()))] = None,
     data: DataFolder = None,
     seed: Seed = 0,
     quick: Quick = False,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
     """The study of depth: one architecture, its layers exchanged, trained alike, certified and attacked.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lben.checks import need
 from lben.disk import make_folder, write_bytes
@@ -55,7 +56,7 @@ def looks(results: Sequence[Outcome]) -> dict[str, Look]:
     for result in results:
         name, model = result.row["name"], result.row["model"]
         if model in _STACKED:
-            chosen[name] = Look(*_STACKED[model], "-" if name == model else "--")
+            chosen[name] = Look(*_STACKED[model]) if name == model else Look("#b5367a", "*", "--")
         elif name == "MON":
             chosen[name] = Look("#000000", "s", "--")
         elif name == "UNC":
@@ -133,18 +134,19 @@ def _proved(result: Result) -> list[float]:
     return [100 * error for error in measured.certified_error]
 
 
-def draw_training(results: Sequence[Outcome], folder: Path) -> list[Path]:
-    """Figure `mnist_training`: training and test error by epoch."""
+def draw_training(results: Sequence[Outcome], folder: Path, *, scale: Literal["log", "linear"] = "log") -> list[Path]:
+    """Figure `mnist_training`: training and test error by epoch; on a linear scale, on the same one."""
     with _figure(11.0, 4.4) as figure:
-        panels = figure.subplots(1, 2)
+        panels = figure.subplots(1, 2, sharey=scale == "linear")
         for axes, kind, title in zip(panels, ("train_error", "test_error"), ("training", "test"), strict=True):
             for result in results:
                 look = looks(results)[result.row["name"]]
                 epochs = [row["epoch"] for row in result.history]
                 errors = [max(100 * row[kind], 1e-3) for row in result.history]
                 axes.plot(epochs, errors, look.line, color=look.colour, linewidth=1.6, label=result.row["name"])
-            axes.set_yscale("log")
-            _log_ticks(axes.yaxis)
+            if scale == "log":
+                axes.set_yscale("log")
+                _log_ticks(axes.yaxis)
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set_xlabel("epoch")
             axes.set_ylabel(f"{title} error, %")
@@ -164,9 +166,13 @@ def draw_certified(results: Sequence[Stacked], folder: Path) -> list[Path]:
             axes.plot(sizes, certified, look.line, label=result.row["name"], **style)
             attacked = [100 * share for share in proved.attacked]
             axes.plot(proved.radii, attacked, fillstyle="none", linestyle="none", **style)
+        axes.plot([], [], "-o", color="0.3", label="proved")
+        axes.plot([], [], "o", color="0.3", fillstyle="none", label="left by an attack")
+        radii = results[0].proved.radii
+        axes.set_xticks([0.0, *radii], ["0", *(f"{255 * radius:.0f}/255" for radius in radii)])
         axes.set_xlabel("size of the change, l2, in pixels of [0, 1]")
         axes.set_ylabel("accuracy on test images, %")
-        axes.set_ylim(0, 100)
+        axes.set_ylim(max(0, 10 * math.floor(axes.dataLim.ymin / 10)), min(100, 10 * math.ceil(axes.dataLim.ymax / 10)))
         _legend(figure, axes)
         return _write(figure, folder, "certified")
 

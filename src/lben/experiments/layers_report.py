@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lben.experiments import figures
-from lben.experiments.layers import Stacked
+from lben.experiments.layers import WATCHED, Stacked
 from lben.experiments.page import NONE, Picture, Table, percent
 from lben.experiments.running import Run
 
@@ -81,8 +81,9 @@ def pictures(results: Sequence[Stacked], folder: Path) -> list[Picture]:
             "Accuracy that is proved (filled) and that an attack leaves (hollow), against the size of the change.",
         ),
         Picture(
-            figures.draw_training(results, folder)[0],
+            figures.draw_training(results, folder, scale="linear")[0],
             "Training and test error by epoch",
-            "Error by epoch, on the training images while they are learned (left), on the first test images (right).",
+            "Error by epoch, on the training images while they are learned, changed as they are (left), and on the "
+            f"first {WATCHED:,} test images (right).",
         ),
     ]

@@ -54,6 +54,7 @@ _SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 _DROPS = (F.dropout, F.dropout1d, F.dropout2d)
 _SAME = ("contiguous", "clone")
 _VIEWS = ("view", "reshape", torch.reshape)
+_MEANS = ("mean", torch.mean)
 _IN_PLACE = (operator.iadd, torch.relu_, torch.tanh_, torch.sigmoid_, "relu_", "tanh_", "sigmoid_", "add_")
 _ADVICE: dict[str, str] = {
     **dict.fromkeys(("cat", "concat", "concatenate", "stack"), "joins tensors: use layers of all channels, and sums"),
@@ -80,7 +81,6 @@ _ADVICE: dict[str, str] = {
         ("softmax", "log_softmax"), "is not needed for classes: let forward return the logits in front of it"
     ),
     "pixel_unshuffle": "is no function that is known: use the module lben.SpaceToDepth, which is the same",
-    "mean": "takes means: use nn.AvgPool2d or nn.AdaptiveAvgPool2d, and nn.Flatten",
 }
 
 
@@ -101,6 +101,8 @@ def call_of(node: fx.Node, module: nn.Module) -> Call:
         if training:
             raise InvalidInput(f"{place_of(node)} drops at random in evaluation, too: write training=self.training.")
         return Call((_first(node),), lambda _: None)
+    if node.target in _MEANS:
+        return _mean(node)
     if node.target in _KNOWN:
         kind, names = _KNOWN[node.target]
         options = _options(node, names, _FLATTEN if kind is nn.Flatten else {})
@@ -227,6 +229,21 @@ def _view(node: fx.Node) -> Call:
                 f"{place_of(node)} must leave samples of shape {shape} as rows of {features}: write x.flatten(1)."
             )
         return nn.Flatten()
+
+    return Call((_first(node),), stage)
+
+
+def _mean(node: fx.Node) -> Call:
+    """x.mean((2, 3)), of the pixels of every channel."""
+    options = _options(node, ("dim", "keepdim"), {"dim": None, "keepdim": False})
+    dims = options["dim"] if isinstance(options["dim"], tuple | list) else ()
+    pool = [nn.AdaptiveAvgPool2d(1)] if options["keepdim"] else [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+
+    def stage(shape: Shape) -> nn.Module:
+        places = sorted(dim % 4 if isinstance(dim, int) and -4 <= dim < 4 else -1 for dim in dims)
+        if len(shape) != 3 or places != [2, 3]:
+            raise InvalidInput(f"{place_of(node)} must take the mean of all pixels of images: write x.mean((2, 3)).")
+        return nn.Sequential(*pool)
 
     return Call((_first(node),), stage)
 

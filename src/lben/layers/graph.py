@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -232,7 +232,7 @@ class _Walk:
             if type(inner) is Residual:
                 branches += [[], list(inner.body)]
             elif type(inner) is Parallel:
-                branches += [list(cast(nn.Sequential, branch)) for branch in inner.branches]
+                branches += map(list, inner.sequences())
             else:
                 branches.append(stages)
         if len(ends) > 1:

@@ -38,6 +38,14 @@ class Parallel(nn.Module):
             branch if type(branch) is nn.Sequential else nn.Sequential(branch) for branch in branches
         )
 
+    def sequences(self) -> list[nn.Sequential]:
+        """The branches.
+
+        Returns:
+            Those given, a module alone as a sequence of one.
+        """
+        return [branch for branch in self.branches if isinstance(branch, nn.Sequential)]
+
     def forward(self, x: Tensor) -> Tensor:
         """The sum over the branches.
 

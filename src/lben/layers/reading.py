@@ -45,6 +45,20 @@ def read(modules: Sequence[nn.Module] | nn.Sequential, shape: Shape, path: str =
     return tuple(stages)
 
 
+class _Unknown(InvalidInput):
+    """No bound is known of a module, whatever its input."""
+
+
+def refuse_unknown(module: nn.Module) -> None:
+    """Refuse a first stage that could stand in no stack, before its input is asked for."""
+    try:
+        stages_of(module, (1,), "0")
+    except _Unknown:
+        raise
+    except InvalidInput:
+        pass
+
+
 def stages_of(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
     """The stages of the module that stands at `where`, if samples of this shape fit it."""
     stages = _stages(module, shape, where)
@@ -87,7 +101,7 @@ def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
     try:
         known = known_activation(module, where)
     except InvalidInput as error:
-        raise InvalidInput(f"Stage {name} has no known bound: {advice(module)}.") from error
+        raise _Unknown(f"Stage {name} has no known bound: {advice(module)}.") from error
     return (Pointwise(name, shape, known.sigma, known.inner, known.shift, known.outer, known.through, known.offset),)
 
 

@@ -16,7 +16,8 @@ from lben.certify.certificate import Domain
 from lben.certify.lipschitz import product_bound
 from lben.errors import InvalidInput
 from lben.layers.names import check_names
-from lben.layers.reading import read
+from lben.layers.parallel import Parallel
+from lben.layers.reading import read, refuse_unknown
 from lben.networks.base import BaseNetwork
 from lben.networks.convolutional import ConvNetwork
 from lben.networks.foreign import SMOOTH
@@ -160,6 +161,11 @@ class Sequential(nn.Sequential):
             raise InvalidInput(f"x must be a torch.Tensor, not {type(x).__name__}.")
         if len(self.in_shape) > 1 and x.dim() == 2 and x.shape[1] == self.in_features:
             x = x.reshape(-1, *self.in_shape)
+        like = next(self.parameters(), x)
+        if x.dtype != like.dtype and not torch.is_autocast_enabled(like.device.type):
+            raise InvalidInput(
+                f"x is {str(x.dtype)[6:]}, but this stack is {str(like.dtype)[6:]}: convert one of them."
+            )
         leading = x.shape[: max(x.dim() - len(self.in_shape), 0)]
         if tuple(x.shape[len(leading) :]) != self.in_shape:
             raise InvalidInput(
@@ -248,13 +254,16 @@ def _shape(stages: list[nn.Module], given: Sequence[int] | int | None) -> Shape:
         features = getattr(stage, "in_features", None)
         if isinstance(features, int):
             return (features,)
-        if isinstance(stage, Residual | nn.Sequential) and len(inner := _parts(stage)):
+        if isinstance(stage, Residual | Parallel | nn.Sequential) and len(inner := _parts(stage)):
             return _shape(inner, None)
         if not isinstance(stage, Normalize):
             break
     first = type(stages[0]).__name__
+    refuse_unknown(stages[0])
     raise InvalidInput(f"The first stage, {first}, fits many inputs: say in_shape=(..), the shape of one sample.")
 
 
-def _parts(stage: Residual | nn.Sequential) -> list[nn.Module]:
+def _parts(stage: Residual | Parallel | nn.Sequential) -> list[nn.Module]:
+    if isinstance(stage, Parallel):
+        return next((list(branch) for branch in stage.sequences() if len(branch)), [])
     return list(stage.body if isinstance(stage, Residual) else stage)
