@@ -36,7 +36,7 @@ def stack() -> lben.Sequential:
         lben.Residual(nn.Linear(6, 6), lben.LBEN(6, 8, 6, gamma=1.0)),
         lben.Sandwich(6, 5),
         lben.SLL(5, 4),
-        nn.Softplus(),
+        nn.Softplus(threshold=37),
         nn.Linear(5, 3),
         in_shape=(1, 8, 8),
     ).eval()

@@ -43,7 +43,7 @@ def features() -> lben.Sequential:
     return lben.Sequential(
         lben.Sequential(nn.Linear(3, 4), nn.Hardtanh(0.0, math.inf), lben.SLL(4, 5, activation=lben.Tanh())),
         nn.Sequential(
-            OrderedDict(f=nn.Linear(4, 4, bias=False), g=nn.Softplus(2.0), h=nn.BatchNorm1d(4, affine=False))
+            OrderedDict(f=nn.Linear(4, 4, bias=False), g=nn.Softplus(2.0, 40.0), h=nn.BatchNorm1d(4, affine=False))
         ),
         lben.LBEN(4, 6, 4, gamma=1.0, activation=lben.PerUnit([lben.ReLU(), lben.Tanh()] * 3)),
         lben.Sandwich(4, 3),

@@ -20,7 +20,7 @@ from lben.described import Described, agree, arguments, made, named, plain, stor
 from lben.errors import InvalidFile, InvalidInput
 from lben.layers.base import Layer
 from lben.layers.equilibrium import ImageLBEN
-from lben.layers.names import called, describe_names, take_names
+from lben.layers.names import describe_names, take_names, under_names
 from lben.layers.parallel import Parallel
 from lben.layers.reading import read
 from lben.layers.sandwich import ConvSandwich, Sandwich
@@ -72,23 +72,23 @@ def _sides(name: str, value: Any) -> Any:
     return _two(name, value, checks.count) if isinstance(value, list) else checks.count(name, value)
 
 
-def _around(name: str, value: Any) -> Any:
+def _padding(name: str, value: Any) -> Any:
     """What is put around an image: a number, two of them, or a word."""
     if isinstance(value, str):
         return checks.choice(name, value, ("valid", "same"))
     return _two(name, value, _whole) if isinstance(value, list) else _whole(name, value)
 
 
-def _kept(name: str, value: Any) -> Any:
+def _pool_sizes(name: str, value: Any) -> Any:
     """The size that an adaptive pool leaves, or two of them; None: the one that there is."""
-    return _two(name, value, _side) if isinstance(value, list) else checks.count(name, value)
+    return _two(name, value, _pool_side) if isinstance(value, list) else checks.count(name, value)
 
 
-def _side(name: str, value: Any) -> int | None:
+def _pool_side(name: str, value: Any) -> int | None:
     return None if value is None else checks.count(name, value)
 
 
-def _divided(name: str, value: Any) -> tuple[int, ...]:
+def _unflattened(name: str, value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise InvalidFile(f"{name} must be a list of sizes, not {value!r}.")
     return tuple(_integer(name, size) for size in value)
@@ -108,18 +108,18 @@ _NORM: Checks = {"num_features": checks.count, "eps": checks.positive, "momentum
 _DROPOUT: Checks = {"p": _number, "inplace": checks.flag}
 _CONVOLUTION: Checks = {
     **{"in_channels": checks.count, "out_channels": checks.count, "kernel_size": _sides, "stride": _sides},
-    **{"padding": _around, "dilation": _sides, "groups": checks.count, "bias": checks.flag, "padding_mode": _mode},
+    **{"padding": _padding, "dilation": _sides, "groups": checks.count, "bias": checks.flag, "padding_mode": _mode},
 }
 _TORCH: dict[type[nn.Module], Checks] = {
     nn.Linear: {"in_features": checks.count, "out_features": checks.count, "bias": checks.flag},
     nn.Conv2d: _CONVOLUTION,
     nn.BatchNorm1d: _NORM,
     nn.BatchNorm2d: _NORM,
-    nn.AvgPool2d: {"kernel_size": _sides, "stride": _sides, "padding": _around},
-    nn.AdaptiveAvgPool2d: {"output_size": _kept},
+    nn.AvgPool2d: {"kernel_size": _sides, "stride": _sides, "padding": _padding},
+    nn.AdaptiveAvgPool2d: {"output_size": _pool_sizes},
     nn.MaxPool2d: {"kernel_size": _sides},
     nn.Flatten: {"start_dim": _integer, "end_dim": _integer},
-    nn.Unflatten: {"dim": _integer, "unflattened_size": _divided},
+    nn.Unflatten: {"dim": _integer, "unflattened_size": _unflattened},
     nn.Dropout: _DROPOUT,
     nn.Dropout1d: _DROPOUT,
     nn.Dropout2d: _DROPOUT,
@@ -218,7 +218,7 @@ class _Builder:
         if not isinstance(in_shape, list):
             raise InvalidFile(f"in_shape must be a list of sizes, not {in_shape!r}.")
         _check_small(tuple(checks.count("in_shape", size) for size in in_shape))
-        net = Sequential(*called(names, self.chain(stages, tensors, depth), Sequential), in_shape=in_shape)
+        net = Sequential(*under_names(names, self.chain(stages, tensors, depth), Sequential), in_shape=in_shape)
         _check_stages(read(net, net.in_shape))
         return net
 
@@ -241,7 +241,7 @@ class _Builder:
         if name == "nn.Sequential":
             names, rest = take_names(options)
             stages = self.chain(take(name, rest, "stages")[0], tensors, depth)
-            return nn.Sequential(*called(names, stages, nn.Sequential))
+            return nn.Sequential(*under_names(names, stages, nn.Sequential))
         if name == "Residual":
             return Residual(*self.chain(take(name, options, "body")[0], _under("body.", tensors), depth))
         if name == "Parallel":

@@ -36,7 +36,7 @@ def take_names(described: object) -> tuple[object, object]:
     return described["names"], {key: value for key, value in described.items() if key != "names"}
 
 
-def called(names: object, stages: Sequence[nn.Module], kind: type[nn.Sequential]) -> Sequence[Any]:
+def under_names(names: object, stages: Sequence[nn.Module], kind: type[nn.Sequential]) -> Sequence[Any]:
     """What a sequence of stages by these names is made from; by their places where there are none."""
     if names is None:
         return stages
