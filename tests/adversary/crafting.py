@@ -50,7 +50,8 @@ KINDS: tuple[Callable[[], Any], ...] = (
     lambda: lben.Sequential(
         *(lben.SpaceToDepth(2), nn.Conv2d(4, 4, 3, padding=1), lben.MaxMin(), lben.ConvSLL(4, 2)),
         lben.Parallel(nn.Sequential(nn.Conv2d(4, 3, 1), nn.ReLU()), lben.ConvSandwich(4, 3)),
-        *(lben.PadChannels(4), nn.AvgPool2d(2, 1), nn.Flatten(), lben.Sequential(nn.Linear(16, 2), nn.Softplus(1.0, 37.0))),
+        *(lben.PadChannels(4), nn.AvgPool2d(2, 1), nn.Flatten()),
+        lben.Sequential(nn.Linear(16, 2), nn.Softplus(1.0, 37.0)),
         in_shape=(1, 6, 6),
     ).double(),
     lambda: lben.Sequential(lben.ImageLBEN(1, 2, 1, gamma=1.0), nn.MaxPool2d(3), nn.Flatten(), in_shape=(1, 3, 3)),
