@@ -194,6 +194,8 @@ def test_nor_where_hooks_are_set_for_all_modules() -> None:
     try:
         with pytest.raises(lben.InvalidInput, match="There are hooks for all modules"):
             lben.certify(net)
+        with pytest.raises(lben.InvalidInput, match="There are hooks for all modules"):
+            lben.from_sequential(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
     finally:
         hook.remove()
     assert lben.certify(net)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrizations
 
 import lben
@@ -48,14 +47,10 @@ def test_a_residual_block_that_changes_its_own_input_is_refused(
 
 
 def test_the_comparison_finds_what_no_layer_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class whose forward was replaced, and a hook on all modules."""
+    """A class whose forward was replaced."""
     module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     net = lben.from_sequential(module)
     assert isinstance(net, lben.LayeredNetwork)
-    handle = register_module_forward_hook(lambda module, args, output: output * 1.001)
-    with pytest.raises(lben.InvalidInput, match="does not compute what its layers say"):
-        lben.from_sequential(module)
-    handle.remove()
     monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: torch.relu(x - 0.01))
     with pytest.raises(lben.InvalidInput, match="does not compute what its layers say"):
         lben.from_sequential(module)

@@ -203,11 +203,32 @@ class Sequential(nn.Sequential):
         return self._stack(plain, list(self)[:before])
 
     def append(self, module: nn.Module) -> Sequential:
-        """One more stage, behind the others."""
+        """One more stage, behind the others.
+
+        Args:
+            module: the stage.
+
+        Returns:
+            The stack itself.
+
+        Raises:
+            InvalidInput: where stages have names of their own.
+        """
         return self.insert(len(self), module)
 
     def insert(self, index: int, module: nn.Module) -> Sequential:
-        """One more stage, in front of the one at `index`."""
+        """One more stage, in front of another.
+
+        Args:
+            index: the place of that one.
+            module: the stage.
+
+        Returns:
+            The stack itself.
+
+        Raises:
+            InvalidInput: where stages have names of their own.
+        """
         if list(self._modules) != [str(place) for place in range(len(self))]:
             raise InvalidInput("Stages with names of their own get no others: make lben.Sequential(*stack, module).")
         super().insert(index, _module(module))
