@@ -210,7 +210,7 @@ def stack(tmp_path: Path) -> Path:
 def test_a_stack_is_taken_as_a_network_is(stack: Path) -> None:
     assert "of 1,000 images" in call("evaluate", str(stack), "--embedded")
     said = call("certify", str(stack), "--unit", "pixels")
-    assert "Conv2d (its norm)" in said
+    assert "1.0 Conv2d, with 1.1 BatchNorm2d (the norm of both as one)" in said
     assert "Tightest: " in said
 
 

@@ -273,7 +273,7 @@ def doubled() -> nn.Linear:
         ([nn.ReLU()], "first layer is ReLU"),
         ([], "holds no layers"),
         ([nn.Linear(4, 4), Skip(nn.Linear(4, 4))], "Layer 1, Skip, is a module of its own kind"),
-        ([nn.Linear(4, 4), Twice(nn.Linear(4, 4))], "Layer 1, Twice, has a forward of its own"),
+        ([nn.Linear(4, 4), Twice(nn.Linear(4, 4))], "Layer 1, Twice, has its own forward"),
         ([doubled()], "Layer 0, Linear, has hooks"),
         ([nn.Linear(4, 4), lben.Residual(doubled())], "Layer 1.0, Linear, has hooks"),
         ([nn.Linear(4, 4), nn.Flatten(0)], "Layer 1, Flatten, mixes the samples"),

@@ -172,7 +172,8 @@ def draw_certified(results: Sequence[Stacked], folder: Path) -> list[Path]:
         axes.set_xticks([0.0, *radii], ["0", *(f"{255 * radius:.0f}/255" for radius in radii)])
         axes.set_xlabel("size of the change, l2, in pixels of [0, 1]")
         axes.set_ylabel("accuracy on test images, %")
-        axes.set_ylim(max(0, 10 * math.floor(axes.dataLim.ymin / 10)), min(100, 10 * math.ceil(axes.dataLim.ymax / 10)))
+        low = 10 * max(0, min(9, math.floor(axes.dataLim.ymin / 10)))
+        axes.set_ylim(low, max(low + 10, min(100, 10 * math.ceil(axes.dataLim.ymax / 10))))
         _legend(figure, axes)
         return _write(figure, folder, "certified")
 
