@@ -38,13 +38,13 @@ class OwnSteps:
 class Facts(ABC):
     """What is computed once for an operator and its transpose.
 
-    own_pace: the logarithm of what an iteration with steps of their own did where that turned out slow in this training
-    step; None where it did not, and always where an operator is kept for other inputs.
+    single: the step for all units that took the place of steps of their own in this training step, and the logarithm of
+    what an iteration with those did; None where they were not slow, and where an operator is kept for other inputs.
     """
 
     lam: Tensor | None
     monotonicity_bound: float | None
-    own_pace: float | None = None
+    single: tuple[float, float] | None = None
 
     @property
     @abstractmethod
@@ -139,16 +139,14 @@ class Operator(ABC):
         """About how much an iteration of Peaceman-Rachford with `own_steps` shrinks the error; None without them."""
         return None
 
-    def single_step(self) -> tuple[float, float] | None:
-        """Where `own_steps` may be slow, one step for all units and what an iteration with it may be hoped to shrink
-        the error by; else None.
-        """
-        return None
+    def single_steps(self) -> tuple[float, ...]:
+        """Steps for all units that are worth a trial where `own_steps` turn out slow."""
+        return ()
 
-    def remember_pace(self, own: float) -> None:
-        """Keep, for the adjoint of the same training step, what steps of their own did."""
+    def remember_single(self, found: tuple[float, float] | None) -> None:
+        """Keep, for the adjoint of the same training step, what turned out quicker than steps of their own."""
         if self.facts.monotonicity_bound is not None:
-            self.facts.own_pace = own
+            self.facts.single = found
 
     has_resolvent: bool = True
     """Whether there is a `cayley`."""

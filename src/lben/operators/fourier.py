@@ -38,7 +38,7 @@ class _FourierFacts(Facts):
     grid: Grid
     entries: Tensor | None
     monotonicity_bound: float | None
-    own_pace: float | None = None
+    single: tuple[float, float] | None = None
     factors: dict[float | None, Factor] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=Scratch)
 
@@ -245,14 +245,13 @@ class FourierOperator(Operator):
     def _pace(self) -> tuple[float, float]:
         return self._facts.quick
 
-    def single_step(self) -> tuple[float, float] | None:
-        """1/sqrt(m L), for the frequencies that converge last, and the rate it has where I - W is symmetric."""
+    def single_steps(self) -> tuple[float, ...]:
+        """The balanced one, and 1/sqrt(m L), for the frequencies that converge last."""
         bound, inverse = self._facts.monotonicity_bound, self._facts.quick[1]
         m = self.monotonicity if bound is None else bound
-        root = math.sqrt(1 / (m * inverse)) if m > 0 and inverse > 0 and m * inverse > 0 else math.inf
-        if not 1 < root < math.inf:
-            return None
-        return math.sqrt(inverse / m), (root - 1) / (root + 1)
+        if not (m > 0 and inverse > 0 and inverse / m < math.inf):
+            return ()
+        return self.balanced_step(), math.sqrt(inverse / m)
 
     @property
     def constants(self) -> tuple[Tensor, ...]:

@@ -14,6 +14,7 @@ from lben.solvers.splitting import Splitting, SplittingIteration, starting_z
 from lben.solvers.unit_steps import UnitSteps
 
 _FEW, _TRIAL = 4, 12  # iterations that steps of their own, and one for all units, are given: the first ones say little
+_PATIENCE, _MOST = 20, 300  # iterations more beyond which one step for all is tried, and all that it may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,18 +100,18 @@ class PeacemanRachford(Splitting):
         own = operator.own_steps() if self._takes_own_steps(problem) else None
         if own is None:
             return _PeacemanRachford(problem, self.step_size(operator), start)
-        single, pace = operator.single_step(), operator.facts.own_pace
-        if single is not None and pace is not None:
-            return _PeacemanRachford(problem, single[0], start, pace)
+        found = operator.facts.single
+        if found is not None:
+            return _PeacemanRachford(problem, found[0], start, _Rival(found[1]))
         return UnitSteps(problem, own, start, self.tolerance)
 
     def reconsider(
         self, problem: Problem, iteration: Iteration, z: Tensor, worst: float, pace: float, steps: int
     ) -> Iteration | None:
-        """One step for all units, where that may be hoped to be quicker than steps of their own, and back if it is not.
+        """One step for all units, where steps of their own are slow; another if it is slower, and back if all are.
 
-        Which of them is depends on the inputs as well: of trained networks of the same m and L one needed 10 iterations
-        with steps of their own and 17 with one for all, the other 81 and 26. Both are proved to converge.
+        Which of them is quick depends on the inputs as well: of trained networks of the same m and L one needed 10
+        iterations with steps of their own and 17 with one for all, the other 81 and 26. All are proved to converge.
 
         Args:
             problem: what is to be solved.
@@ -123,19 +124,26 @@ class PeacemanRachford(Splitting):
         Returns:
             None, to go on with the one at work.
         """
-        single = problem.operator.single_step() if isinstance(iteration, SplittingIteration) else None
-        if single is None or not worst < math.inf:
-            return None
+        operator = problem.operator
         if isinstance(iteration, UnitSteps) and not iteration.settled:
-            left = math.log(self.tolerance / worst)
-            if steps < _FEW or worst >= 1 or left / pace <= left / math.log(single[1]) + 2:
+            singles = operator.single_steps() if steps >= _FEW and worst < 1 else ()
+            if not singles or math.log(self.tolerance / worst) / pace <= _PATIENCE:
                 return None
-            problem.operator.remember_pace(pace)
-            return _PeacemanRachford(problem, single[0], z, pace)
-        if isinstance(iteration, _PeacemanRachford) and iteration.to_beat is not None:
-            own = problem.operator.own_steps() if steps >= _TRIAL and pace > iteration.to_beat else None
-            return None if own is None else UnitSteps(problem, own, z, self.tolerance, settled=True)
-        return None
+            slowest = math.log(min(self.tolerance, 0.5)) / _MOST
+            rival = _Rival(min(pace, slowest), singles[1:])
+            return self._tried(problem, singles[0], z, rival)
+        rival = getattr(iteration, "rival", None)
+        if rival is None or steps < _TRIAL or not (pace > rival.pace and worst < math.inf):
+            return None
+        if rival.singles:
+            return self._tried(problem, rival.singles[0], z, _Rival(rival.pace, rival.singles[1:]))
+        own = operator.own_steps()
+        operator.remember_single(None)
+        return None if own is None else UnitSteps(problem, own, z, self.tolerance, settled=True)
+
+    def _tried(self, problem: Problem, alpha: float, z: Tensor, rival: _Rival) -> Iteration:
+        problem.operator.remember_single((alpha, rival.pace))
+        return _PeacemanRachford(problem, alpha, z, rival)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,14 +175,22 @@ class DouglasRachford(PeacemanRachford):
         return _DouglasRachford(problem, self.step_size(problem.operator), start)
 
 
+@dataclass(frozen=True)
+class _Rival:
+    """The pace to keep, that of steps of their own or better, and the steps for all units that were not tried yet."""
+
+    pace: float
+    singles: tuple[float, ...] = ()
+
+
 class _PeacemanRachford(SplittingIteration):
-    """With one step for all units; `to_beat` is the pace that steps of their own had."""
+    """With one step for all units; `rival`: what it took the place of, if anything."""
 
     def __init__(
-        self, problem: Problem, alpha: float, start: Tensor | Solved | None, to_beat: float | None = None
+        self, problem: Problem, alpha: float, start: Tensor | Solved | None, rival: _Rival | None = None
     ) -> None:
         super().__init__(problem, alpha)
-        self.to_beat = to_beat
+        self.rival = rival
         self.reflect = problem.activation.reflection(alpha)
         self.cayley = problem.operator.cayley(alpha)
         scaled = alpha * problem.b
