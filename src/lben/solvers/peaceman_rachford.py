@@ -130,9 +130,8 @@ class PeacemanRachford(Splitting):
             if not singles or math.log(self.tolerance / worst) / pace <= _PATIENCE:
                 return None
             slowest = math.log(min(self.tolerance, 0.5)) / _MOST
-            rival = _Rival(min(pace, slowest), singles[1:])
-            return self._tried(problem, singles[0], z, rival)
-        rival = getattr(iteration, "rival", None)
+            return self._tried(problem, singles[0], z, _Rival(min(pace, slowest), singles[1:]))
+        rival: _Rival | None = getattr(iteration, "rival", None)
         if rival is None or steps < _TRIAL or not (pace > rival.pace and worst < math.inf):
             return None
         if rival.singles:
