@@ -50,11 +50,10 @@ def subject_of(net: Examined, activation: Activation | None = None) -> Subject:
         return StackSubject.of(net, Identity(), None)
     if not (isinstance(net, nn.Module) and callable(getattr(net, "weights", None))):
         raise InvalidInput(f"An equilibrium network or lben.Weights is needed, not {type(net).__name__}{_advice(net)}.")
-    checks.untouched(f"The network, {type(net).__name__},", net)
+    check = checks.untouched if isinstance(net, nn.Sequential) else checks.untouched_within  # stages: as they are read
+    check(f"The network, {type(net).__name__},", net)
     with torch.no_grad():
         weights = net.weights()
-    if not isinstance(weights, Stack):
-        checks.untouched_within(f"The network, {type(net).__name__},", net)
     normalize = None if net.normalize is None else copy.deepcopy(net.normalize).to("cpu", torch.float64).validate()
     if isinstance(weights, Stack):
         return _kept_stack(net, StackSubject.of(weights, Identity(), normalize))

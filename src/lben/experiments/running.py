@@ -190,13 +190,13 @@ def run(
         raise InvalidInput(
             f"A run needs rows with different names, not {', '.join(row.name for row in rows) or 'none'}."
         )
-    strange = [name for name in only if slug(name) not in names]
+    chosen = {slug(name): name for name in only}
+    strange = [given for name, given in chosen.items() if name not in names]
     if strange:
         raise InvalidInput(f"There is no row {strange[0]!r}, but {', '.join(row.name for row in rows)}.")
     path = Path(folder).absolute()
     _begin(path, Run(title, command, rows[0].config.seed, _now(), _describe(data), _versions(), names, study))
-    tasks = [(row, path / name) for row, name in zip(rows, names, strict=True)]
-    tasks = [(row, place) for row, place in tasks if not only or slug(row.name) in map(slug, only)]
+    tasks = [(row, path / name) for row, name in zip(rows, names, strict=True) if not only or name in chosen]
     if cluster is None and jobs == 1:
         return [run_row(row, data, place, progress=progress) for row, place in tasks]
     lines: Show = "lines" if progress else False

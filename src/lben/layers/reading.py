@@ -70,9 +70,8 @@ def stages_of(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
 
 def _stages(module: nn.Module, shape: Shape, where: str) -> tuple[Stage, ...]:
     name = f"{where} {name_of(module)}"
-    checks.untouched(f"Stage {name}", module)
-    if isinstance(module, BaseNetwork | Layer):
-        checks.untouched_within(f"Stage {name}", module)
+    check = checks.untouched_within if isinstance(module, BaseNetwork | Layer) else checks.untouched
+    check(f"Stage {name}", module)
     if isinstance(module, BaseNetwork):
         return _network(module, shape, name)
     if isinstance(module, Layer) and any(kind.__module__.startswith("lben.") for kind in type(module).__mro__):

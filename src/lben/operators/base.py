@@ -39,7 +39,8 @@ class Facts(ABC):
     """What is computed once for an operator and its transpose.
 
     single: the step for all units that took the place of steps of their own in this training step, and the logarithm of
-    what an iteration with those did; None where they were not slow, and where an operator is kept for other inputs.
+    what an iteration must shrink the error by for it to stay; None where none did, and where an operator is kept for
+    other inputs.
     """
 
     lam: Tensor | None
@@ -144,7 +145,7 @@ class Operator(ABC):
         return ()
 
     def remember_single(self, found: tuple[float, float] | None) -> None:
-        """Keep, for the adjoint of the same training step, what turned out quicker than steps of their own."""
+        """Keep, for the adjoint of the same training step, what took the place of steps of their own; None: nothing."""
         if self.facts.monotonicity_bound is not None:
             self.facts.single = found
 

@@ -131,7 +131,7 @@ class PeacemanRachford(Splitting):
                 return None
             slowest = math.log(min(self.tolerance, 0.5)) / _MOST
             return self._tried(problem, singles[0], z, _Rival(min(pace, slowest), singles[1:]))
-        rival: _Rival | None = getattr(iteration, "rival", None)
+        rival = iteration.rival if isinstance(iteration, _PeacemanRachford) else None
         if rival is None or steps < _TRIAL or not (pace > rival.pace and worst < math.inf):
             return None
         if rival.singles:
